@@ -1,0 +1,129 @@
+/* score_blocks.c: reference and variants of score_blocks (see score_blocks.h). */
+#include <float.h>
+#include <stdio.h>
+#include "numeric.h"
+#include "score_blocks.h"
+
+/* Behind the logits: per row, head and part, the maximum and the sum of exponentials of that part of the blocks. */
+enum { N_PARTS = 1024 };
+
+static bool check(const void *args, char *why, size_t why_bytes) {
+  const tide_score_blocks_args *a = args;
+  if (a->n_q_heads < 1 || a->n_kv_heads < 1 || a->n_q_heads % a->n_kv_heads)
+    snprintf(why, why_bytes, "n_q_heads must be a multiple of n_kv_heads (got %d and %d)", a->n_q_heads, a->n_kv_heads);
+  else if (a->rank < 1 || a->rank > 256 || a->n_entries < 1 || (a->minmax && a->n_entries != 2))
+    snprintf(why, why_bytes, "rank must be 1..256, n_entries 1 or more and 2 with minmax (got %d and %d)", a->rank, a->n_entries);
+  else if (a->n_rows < 0 || a->n_blocks < 0 || a->n_pool < 0)
+    snprintf(why, why_bytes, "n_rows, n_blocks and n_pool must be 0 or more (got %d, %d, %d)", a->n_rows, a->n_blocks, a->n_pool);
+  else if (a->mass && !a->scratch)
+    snprintf(why, why_bytes, "mass needs scratch (got NULL)");
+  else return false;
+  return true;
+}
+
+static int64_t scratch(const void *args) {
+  const tide_score_blocks_args *a = args;
+  return a->mass ? (int64_t)a->n_rows * a->n_q_heads * ((int64_t)a->n_blocks + 2 * N_PARTS) : 0;
+}
+
+/* max is done in phase 0; mass: logits, then the log-sum per row and head, then the means. */
+static int64_t n_items(const void *args, int phase) {
+  const tide_score_blocks_args *a = args;
+  if (phase == 1) return a->mass && a->n_blocks ? (int64_t)a->n_rows * a->n_q_heads : 0;
+  if (phase == 2 && !a->mass) return 0;
+  return (int64_t)a->n_rows * a->n_blocks;
+}
+
+/* The pool id of a row's entry, or -1 when it is not valid. */
+static int64_t valid_block(const tide_score_blocks_args *a, int64_t row, int64_t i) {
+  if (a->lengths && i >= a->lengths[row]) return -1;
+  int64_t id = a->blocks ? a->blocks[row * a->blocks_stride + i] : a->first_block + i;
+  return id >= 0 && id < a->n_pool && (!a->written || a->written[id]) ? id : -1;
+}
+
+static float dot(const uint16_t *q, const uint16_t *k, int rank) {
+  float sum = 0;
+  for (int j = 0; j < rank; j++) sum = fmaf(bf16_to_f32(q[j]), bf16_to_f32(k[j]), sum);
+  return sum;
+}
+
+static float bound(const uint16_t *q, const uint16_t *k, int rank) {
+  float sum = 0;
+  for (int j = 0; j < rank; j++)
+    sum += fmaxf(bf16_to_f32(q[j]) * bf16_to_f32(k[j]), bf16_to_f32(q[j]) * bf16_to_f32(k[rank + j]));
+  return sum;
+}
+
+static float estimate(const tide_score_blocks_args *a, int64_t row, int h, int64_t id, int t) {
+  const uint16_t *q = a->q + (row * a->n_q_heads + h) * a->rank;
+  int64_t kv = id * a->n_kv_heads + h / (a->n_q_heads / a->n_kv_heads);
+  const uint16_t *k = a->keys + (kv * a->n_entries + t) * a->rank;
+  return a->minmax ? bound(q, k, a->rank) : dot(q, k, a->rank);
+}
+
+static float max_score(const tide_score_blocks_args *a, int64_t row, int64_t id) {
+  float best = -INFINITY;
+  int n_tokens = a->minmax ? 1 : a->n_entries;
+  for (int h = 0; h < a->n_q_heads; h++)
+    for (int t = 0; t < n_tokens; t++) {
+      float e = estimate(a, row, h, id, t);
+      if (e > best) best = e;
+    }
+  return best;
+}
+
+static float logit(const tide_score_blocks_args *a, int64_t row, int h, int64_t id) {
+  int n_tokens = a->minmax ? 1 : a->n_entries;
+  float high = -INFINITY, sum = 0;
+  for (int t = 0; t < n_tokens; t++) high = fmaxf(high, a->scale * estimate(a, row, h, id, t));
+  if (high == -INFINITY) return -INFINITY;
+  high = fminf(fmaxf(high, -FLT_MAX), FLT_MAX);
+  for (int t = 0; t < n_tokens; t++) {
+    float e = fminf(a->scale * estimate(a, row, h, id, t), FLT_MAX);
+    if (e == e) sum += expf(e - high);
+  }
+  return fminf(high + logf(sum), FLT_MAX);
+}
+
+static float log_sum(const float *logits, int64_t n) {
+  float high = -INFINITY, sum = 0;
+  for (int64_t i = 0; i < n; i++) high = fmaxf(high, logits[i]);
+  if (high == -INFINITY) return -INFINITY;
+  for (int64_t i = 0; i < n; i++) sum += expf(logits[i] - high);
+  return high + logf(sum);
+}
+
+static float mass_score(const tide_score_blocks_args *a, int64_t row, int64_t i, const float *sums) {
+  float total = 0;
+  for (int h = 0; h < a->n_q_heads; h++) {
+    float l = a->scratch[(row * a->n_q_heads + h) * a->n_blocks + i];
+    if (l != -INFINITY) total += expf(l - sums[row * a->n_q_heads + h]);
+  }
+  return total / (float)a->n_q_heads;
+}
+
+static void ref(const void *args, int phase, int64_t first, int64_t last) {
+  const tide_score_blocks_args *a = args;
+  float *sums = a->mass ? a->scratch + (int64_t)a->n_rows * a->n_q_heads * a->n_blocks : NULL;
+  for (int64_t item = first; item < last; item++) {
+    if (phase == 1) {
+      sums[item] = log_sum(a->scratch + item * a->n_blocks, a->n_blocks);
+      continue;
+    }
+    int64_t row = item / a->n_blocks, i = item % a->n_blocks, id = valid_block(a, row, i);
+    float *score = a->scores + row * a->scores_stride + i;
+    if (phase == 2) *score = id < 0 ? -INFINITY : mass_score(a, row, i, sums);
+    else if (!a->mass) *score = id < 0 ? -INFINITY : max_score(a, row, id);
+    else
+      for (int h = 0; h < a->n_q_heads; h++)
+        a->scratch[(row * a->n_q_heads + h) * a->n_blocks + i] = id < 0 ? -INFINITY : logit(a, row, h, id);
+  }
+}
+
+static const kernel_variant variants[] = {
+    {.name = "ref", .backend = KERNEL_CPU, .level = CPU_PLAIN, .run = ref},
+};
+
+const kernel kernel_score_blocks = {
+    .name = "score_blocks", .args_bytes = sizeof(tide_score_blocks_args), .check = check, .n_phases = 3, .n_items = n_items,
+    .scratch = scratch, .n_variants = sizeof variants / sizeof *variants, .variants = variants};

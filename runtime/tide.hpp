@@ -1,0 +1,5 @@
+/* tide.hpp: tide.h for C++. */
+#pragma once
+extern "C" {
+#include "tide.h"
+}

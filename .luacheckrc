@@ -9,8 +9,8 @@ files["spec/helper.lua"] = {globals = {"os.exit"}}
 files["lua/tide/policy"] = {
   std = {
     read_globals = {
-      "tide", "math", "string", "table", "bit", "assert", "error", "ipairs", "next", "pairs", "pcall", "print",
-      "select", "tonumber", "tostring", "type", "unpack",
+      "tide", "math", "string", "table", "bit", "assert", "error", "ipairs", "next", "pairs", "pcall",
+      "print", "select", "tonumber", "tostring", "type", "unpack",
     },
   },
 }

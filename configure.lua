@@ -2,8 +2,8 @@
 --   luajit configure.lua                      write build.ninja (after adding, renaming or removing a file)
 --   luajit configure.lua --check              exit 1 if build.ninja is not what would be written
 --   luajit configure.lua --sanitize --out build/sanitize.ninja      a variant, for ninja -f
--- The build itself calls two more steps: --probe finds compilers and writes one small script for each
--- (honours CC CFLAGS LDFLAGS NVCC CUDA_HOME TIDE_GENCODE TIDE_CUDA=off), --embed-list lists blobs for embed.S.
+-- The build itself calls two more steps. --probe finds the compilers and writes one small script for each; it
+-- honours CC CFLAGS LDFLAGS NVCC CUDA_HOME TIDE_GENCODE TIDE_CUDA=off. --embed-list lists blobs for embed.S.
 
 local cflags = "-std=c11 -O2 -g -fPIC -fvisibility=hidden -fexceptions -fasynchronous-unwind-tables"
   .. " -ffp-contract=off -Wall -Wextra -Wshadow -Wstrict-prototypes -Wvla -Werror=implicit"
@@ -40,10 +40,10 @@ end
 local function capture(command)
   local pipe = io.popen(command .. " 2>&1")
   local text = pipe:read("*a")
-  return text, pipe:close()
+  pipe:close()
+  return text
 end
 
--- LuaJIT's pipe:close does not tell the exit code everywhere, os.execute does.
 local function succeeds(command)
   local code = os.execute(command .. " >/dev/null 2>&1")
   return code == 0 or code == true
@@ -67,23 +67,12 @@ local function quote(word) return "'" .. word:gsub("'", "'\\''") .. "'" end
 
 ---------------------------------------------------------------------------------------------------- lists
 
--- Files below a folder by the end of their name, sorted by byte value.
-local function find(folder, extension)
-  local files = {}
-  for path in io.popen("find " .. folder .. " -type f -name '*" .. extension .. "' 2>/dev/null"):lines() do
-    files[#files + 1] = path
-  end
-  table.sort(files)
-  return files
-end
-
-local function folders(...)
-  local found = {}
-  for path in io.popen("find " .. table.concat({...}, " ") .. " -type d 2>/dev/null"):lines() do
-    found[#found + 1] = path
-  end
-  table.sort(found)
-  return found
+-- What find(1) finds, sorted by byte value.
+local function find(arguments)
+  local paths = {}
+  for path in io.popen("find " .. arguments .. " 2>/dev/null"):lines() do paths[#paths + 1] = path end
+  table.sort(paths)
+  return paths
 end
 
 local function product_of(name)
@@ -109,7 +98,7 @@ local function kernel_names()
   return names
 end
 
-local function is_variant_of_a_kernel(stem, kernels)
+local function is_of_a_kernel(stem, kernels)
   while stem do
     if kernels[stem] then return true end
     stem = stem:match("^(.+)_[^_]*$")
@@ -120,18 +109,17 @@ end
 -- Every source file belongs to one list; one that belongs to none is an error, not a silent leftover.
 local function read_lists()
   local kernels = kernel_names()
-  local lists = {tide = {}, lua = {}, module = {}, program = {}, kernels = {}, simd = {}, cuda = {}, spec = {}}
+  local lists = {tide = {}, lua = {}, module = {}, program = {}}
+  for _, name in ipairs {"kernels", "simd", "cuda", "spec"} do lists[name] = {} end
   local function stray(path, want) fail("%s: nobody claims this file (want %s)", path, want) end
   local function add(list, path) table.insert(lists[list], path) end
 
-  for _, path in ipairs(concat(find(".", ".c"), find(".", ".cu"))) do
-    path = path:sub(3)
+  for _, path in ipairs(find("* -path build -prune -o -type f -name '*.c' -print -o -name '*.cu' -print")) do
     local folder, stem, extension = path:match("^(.-)/?([^/]+)%.(cu?)$")
-    if path:match("^build/") or path:match("^%.") then -- not ours
-    elseif folder == "runtime" and extension == "c" then add(product_of(stem), path)
+    if folder == "runtime" and extension == "c" then add(product_of(stem), path)
     elseif folder == "spec/embed" and extension == "c" then add("spec", path)
     elseif folder == "kernels" and extension == "cu" then
-      if not is_variant_of_a_kernel(stem, kernels) then stray(path, "NAME.cu or NAME_idea.cu, NAME in kernels.def") end
+      if not is_of_a_kernel(stem, kernels) then stray(path, "NAME.cu or NAME_idea.cu of kernels.def") end
       add("cuda", path)
     elseif folder == "kernels" and kernels[stem] then add("kernels", path)
     elseif folder == "kernels" and kernels[stem:match("^(.+)_simd$") or ""] then add("simd", path)
@@ -140,8 +128,8 @@ local function read_lists()
     end
   end
   for _, list in pairs(lists) do table.sort(list) end
-  lists.scripts = concat(find("lua/tide", ".lua"), {"runtime/tide.h"})
-  lists.folders = folders("kernels", "runtime", "lua", "spec/embed")
+  lists.scripts = concat(find("lua/tide -name '*.lua'"), {"runtime/tide.h"})
+  lists.folders = find("kernels runtime lua spec/embed -type d")
   return lists
 end
 
@@ -191,9 +179,9 @@ local variants = {
   plain = {out = "build.ninja", root = "build", arguments = "", cflags = "", undefined = "-Wl,-z,defs",
     gpu_targets = gpu_targets},
   -- No device code: the sanitizers see the host only. Shared objects leave the sanitizer's names open.
-  sanitize = {out = "build/sanitize.ninja", root = "build/sanitize", arguments = " --sanitize", undefined = "",
+  sanitize = {out = "build/sanitize.ninja", root = "build/sanitize", arguments = " --sanitize",
     cflags = " -fsanitize=address,undefined -fno-sanitize-recover=undefined -fno-omit-frame-pointer",
-    gpu_targets = {}},
+    undefined = "", gpu_targets = {}},
 }
 
 local function write_rules(w, variant)
@@ -218,6 +206,8 @@ local function write_rules(w, variant)
   w.rule("run", {{"command", "$run"}, {"description", "$run"}, console})
 end
 
+local list_read_by = {["runtime/fatbin.c"] = "fatbins.def", ["runtime/lua_index.c"] = "lua.def"}
+
 local function compile_edges(w, variant, lists)
   local root = variant.root
   local objects, commands = {}, {}
@@ -235,7 +225,7 @@ local function compile_edges(w, variant, lists)
   local runtime_flags = "-I. -Iruntime -Ikernels"
   for _, product in ipairs {"tide", "lua", "module", "program"} do
     objects[product] = map(lists[product], function(source)
-      local index = source == "runtime/fatbin.c" and "fatbins.def" or source == "runtime/lua_index.c" and "lua.def"
+      local index = list_read_by[source]
       if not index then return object(source, runtime_flags) end
       return object(source, runtime_flags .. " -I$root/gen", {implicit = {"$tool/cc", "$root/gen/" .. index}})
     end)
@@ -283,8 +273,8 @@ local function product_edges(w, variant, objects)
   end
   local function shared(name, inputs, ldflags, libs, implicit)
     local file = name .. ".so.0"
-    link(lib .. file, inputs, ("-shared -Wl,-soname,%s %s %s %s"):format(file, variant.undefined, exports, ldflags),
-      libs, concat({"runtime/tide.map"}, implicit or {}))
+    local flags = ("-shared -Wl,-soname,%s %s %s %s"):format(file, variant.undefined, exports, ldflags)
+    link(lib .. file, inputs, flags, libs, concat({"runtime/tide.map"}, implicit or {}))
     w.build({lib .. name .. ".so"}, "symlink", {}, {implicit = {lib .. file}, vars = {{"target", file}}})
   end
 
@@ -292,7 +282,8 @@ local function product_edges(w, variant, objects)
   local whole = "-Wl,--whole-archive " .. archive[1] .. " -Wl,--no-whole-archive"
   w.build(archive, "ar", objects.tide)
   shared("libtide", {}, "", whole .. " -lm", archive)
-  shared("libtide_lua", objects.lua, "-Wl,-rpath,'$$ORIGIN' -L" .. lib, "-ltide -lm " .. luajit, {lib .. "libtide.so"})
+  shared("libtide_lua", objects.lua, "-Wl,-rpath,'$$ORIGIN' -L" .. lib, "-ltide -lm " .. luajit,
+    {lib .. "libtide.so"})
   link(lib .. "tide/core.so", concat(objects.lua, objects.module), "-shared " .. exports, whole .. " -lm",
     concat({"runtime/tide.map"}, archive))
   link("$root/tide", concat(objects.lua, objects.module, objects.program), "-rdynamic",
@@ -334,8 +325,9 @@ local function write_graph(variant)
   w.var("flags", "")
   w.comment("Rules")
   write_rules(w, variant)
-  w.comment("This file, and the one step that looks at the machine: it runs each time and writes only what changed")
-  w.build({variant.out}, "configure", {}, {implicit = concat({"configure.lua", "kernels/kernels.def"}, lists.folders)})
+  w.comment("This file, and the one step that looks at the machine (always run, writes what changed)")
+  w.build({variant.out}, "configure", {},
+    {implicit = concat({"configure.lua", "kernels/kernels.def"}, lists.folders)})
   w.build({"always"}, "phony")
   w.build(map(tool_scripts, function(name) return "$tool/" .. name end), "probe", {},
     {implicit = {"always", "configure.lua"}})
@@ -359,30 +351,35 @@ local function env(name)
   return value ~= "" and value or nil
 end
 
+-- First line that the command prints.
+local function ask(command) return capture(command):match("^[^\n]*") end
+
 local function resolve(program)
-  local path = capture("command -v " .. quote(program)):match("^(/[^\n]*)\n")
-  return path
+  local path = ask("command -v " .. quote(program))
+  return path:match("^/") and path or nil
 end
 
-local function identity(path) return (capture("stat -Lc '%n %s %Y' " .. quote(path)):match("^[^\n]*")) end
-
-local function first_line(text) return text:match("[^\n]*error[^\n]*") or text:match("[^\n]+") or "no message" end
+local function identity(path) return ask("stat -Lc '%n %s %Y' " .. quote(path)) end
 
 -- Compiles a text; answers nil, or the compiler's first complaint.
-local function try_compile(compiler, name, text, arguments)
+local function complaint_of(compiler, extension, text, arguments)
   local path = os.tmpname()
-  local source = path .. name
+  local source = path .. extension
   write(source, text)
   local command = ("%s %s %s -o %s"):format(compiler, quote(source), arguments, quote(path))
-  local message = not succeeds(command) and first_line(capture(command))
+  local message
+  if not succeeds(command) then
+    local output = capture(command)
+    message = output:match("[^\n]*error[^\n]*") or output:match("[^\n]+") or "no message"
+  end
   os.remove(source)
   os.remove(path)
-  return message or nil
+  return message
 end
 
 local function find_luajit()
   if succeeds("pkg-config --exists luajit") then
-    return capture("pkg-config --cflags luajit"):match("^[^\n]*"), capture("pkg-config --libs-only-L luajit"):match("^[^\n]*")
+    return ask("pkg-config --cflags luajit"), ask("pkg-config --libs-only-L luajit")
   end
   for _, include in ipairs {"/usr/include/luajit-2.1", "/usr/local/include/luajit-2.1"} do
     if read(include .. "/lua.h") then return "-I" .. include, "" end
@@ -392,70 +389,81 @@ end
 
 local function find_cc()
   local cc = env("CC") or "cc"
-  local path = resolve(cc:match("%S+")) or fail("no C compiler: %s not found, set CC or apt-get install gcc libc6-dev", cc)
-  local complaint = try_compile(cc, ".c", "#include <omp.h>\nint main(void) { return omp_get_num_threads() - 1; }\n", "-fopenmp")
-  if complaint and try_compile(cc, ".c", "#include <stdio.h>\nint main(void) { return 0; }\n", "") then
-    fail("%s does not compile an empty program, apt-get install libc6-dev: %s", cc, complaint)
-  elseif complaint then
-    fail("%s finds no OpenMP, apt-get install libomp-dev (clang) or libgomp1 (gcc): %s", cc, complaint)
-  end
+  local path = resolve(cc:match("%S+")) or fail("no C compiler %s: apt-get install gcc, or set CC", cc)
+  local complaint = complaint_of(cc, ".c", "#include <stdio.h>\nint main(void) { return !stdin; }\n", "")
+  if complaint then fail("%s does not work (apt-get install libc6-dev): %s", cc, complaint) end
+  local parallel = "#include <omp.h>\nint main(void) { return omp_in_parallel(); }\n"
+  complaint = complaint_of(cc, ".c", parallel, "-fopenmp")
+  if complaint then fail("%s has no OpenMP (for clang: apt-get install libomp-dev): %s", cc, complaint) end
   return cc, path
 end
 
-local function find_nvcc()
-  if env("TIDE_CUDA") == "off" then return nil, "TIDE_CUDA=off" end
-  local places = {env("NVCC") or "", env("CUDA_HOME") and env("CUDA_HOME") .. "/bin/nvcc" or "",
-    "/usr/local/cuda/bin/nvcc", "nvcc"}
-  for _, place in ipairs(places) do
-    local path = place ~= "" and resolve(place)
+local function nvcc_path()
+  local home = env("CUDA_HOME")
+  local places = {env("NVCC") or false, home and home .. "/bin/nvcc", "/usr/local/cuda/bin/nvcc", "nvcc"}
+  for i = 1, 4 do
+    local path = places[i] and resolve(places[i])
     if path then return path end
   end
-  return nil, "no nvcc"
+end
+
+-- An nvcc that works, or nil and the reason.
+local function find_nvcc()
+  if env("TIDE_CUDA") == "off" then return nil, "TIDE_CUDA=off" end
+  local path = nvcc_path()
+  if not path then return nil, "no nvcc" end
+  local complaint = complaint_of(quote(path), ".cu", "__global__ void f(void) {}\n", "-cubin")
+  if complaint then return nil, path .. " does not work: " .. complaint end
+  return path
 end
 
 local function wanted_targets()
   local setting = env("TIDE_GENCODE") or "development"
-  local targets = {}
+  local known, wanted = {}, {}
+  for _, target in ipairs(gpu_targets) do known[target] = true end
   for target in (gencode[setting] or setting):gmatch("[^,%s]+") do
-    if not table.concat(gpu_targets, " "):find(target, 1, true) then
-      fail("TIDE_GENCODE: unknown target %s (want release, development, or a list of %s)", target, table.concat(gpu_targets, ","))
+    if not known[target] then
+      fail("TIDE_GENCODE: unknown target (got %s, want release, development, or a list of %s)", target,
+        table.concat(gpu_targets, ","))
     end
-    targets[#targets + 1] = target
+    wanted[#wanted + 1] = target
   end
-  return targets
+  return table.concat(wanted, " ")
 end
 
-local script_head = "#!/bin/sh\n# Written by configure.lua --probe. "
+local c_templates = {
+  cc = 'exec @cc@ "$@" @extra@\n',
+  link = 'exec @cc@ "$@" -fopenmp @ldflags@\n',
+}
 
-local function cc_scripts(root)
-  local cc, path = find_cc()
-  local include, library = find_luajit()
-  local simd = try_compile(cc, ".c", "int main(void) { return 0; }\n", simd_levels.v4) == nil
-  local extra = ("%s -fopenmp%s %s"):format(include, simd and "" or " -DKERNEL_NO_SIMD", env("CFLAGS") or "")
-  local head = script_head .. identity(path) .. "\n"
-  local level = 'case $level in v3) set -- "$@" %s;; v4) set -- "$@" %s;; esac\nexec %s/toolchain/cc -MMD -MF "$out.d" -c "$in" -o "$out" "$@" -O3\n'
-  local none = 'exec %s/toolchain/cc -MMD -MF "$out.d" -x c -c /dev/null -o "$out"\n'
-  return {
-    cc = head .. ('exec %s "$@" %s\n'):format(cc, extra),
-    link = head .. ('exec %s "$@" -fopenmp %s %s\n'):format(cc, library, env("LDFLAGS") or ""),
-    simd = head .. "level=$1 in=$2 out=$3; shift 3\n"
-      .. (simd and level:format(simd_levels.v3, simd_levels.v4, root) or none:format(root)),
-  }, cc, extra
-end
+local simd_templates = {
+  simd = [[
+level=$1 in=$2 out=$3; shift 3
+case $level in
+v3) set -- "$@" @three@ -O3;;
+v4) set -- "$@" @four@ -O3;;
+esac
+exec @tool@/cc "$@" -MMD -MF "$out.d" -c "$in" -o "$out"
+]],
+}
 
-local function cuda_scripts()
-  local nvcc, reason = find_nvcc()
-  local targets = wanted_targets()
-  local complaint = nvcc and try_compile(quote(nvcc), ".cu", "__global__ void f(void) {}\n", "-cubin")
-  if complaint then nvcc, reason = nil, nvcc .. " does not work: " .. complaint end
-  local head = script_head .. (nvcc and identity(nvcc) or reason) .. "\n"
-  local nothing = ': > "$3"; echo "$3: $2" > "$3.d"\n'
-  local cubin, fatbin = head .. nothing, head .. ': > "$1"\n'
-  if nvcc then
-    cubin = head .. ('case " %s " in *" $1 "*) ;; *) %s exit 0;; esac\n'):format(table.concat(targets, " "), nothing:gsub("\n", ";"))
-      .. ('case $1 in\ncompute_*) set -- "$@" -ptx -arch="$1";;\n*) set -- "$@" -cubin -gencode arch=compute_"${1#sm_}",code="$1";;\nesac\n')
-      .. ('in=$2 out=$3; shift 3\nexec %s "$@" %s -MMD -MF "$out.d" -o "$out" "$in"\n'):format(quote(nvcc), nvflags)
-    fatbin = head .. [[
+local no_simd_templates = {simd = 'exec @tool@/cc -MMD -MF "$3.d" -x c -c /dev/null -o "$3"\n'}
+
+-- Both write an empty file where there is nothing to compile: no nvcc, or a target that is not wanted.
+local cuda_templates = {
+  cubin = [[
+target=$1 in=$2 out=$3
+case " @targets@ " in
+*" $target "*) ;;
+*) : > "$out"; echo "$out: $in" > "$out.d"; exit 0;;
+esac
+case $target in
+compute_*) set -- -ptx -arch="$target";;
+*) set -- -cubin -gencode arch=compute_"${target#sm_}",code="$target";;
+esac
+exec @nvcc@ "$@" @flags@ -MMD -MF "$out.d" -o "$out" "$in"
+]],
+  fatbin = [[
 out=$1; shift
 for part; do
   shift
@@ -467,19 +475,48 @@ for part; do
   esac
 done
 [ $# -gt 0 ] || { : > "$out"; exit 0; }
-]] .. ('exec %s --create="$out" -64 "$@"\n'):format(quote(nvcc:match("^.*/") .. "fatbinary"))
+exec @fatbinary@ --create="$out" -64 "$@"
+]],
+}
+
+local function add_scripts(scripts, templates, origin, values)
+  for name, template in pairs(templates) do
+    local body = template:gsub("@(%l+)@", values)
+    scripts[name] = "#!/bin/sh\n# Written by configure.lua --probe: " .. origin .. "\n" .. body
   end
-  return {cubin = cubin, fatbin = fatbin}, nvcc and table.concat(targets, " ") or reason
+end
+
+local function add_c_scripts(scripts, tool)
+  local cc, path = find_cc()
+  local include, library = find_luajit()
+  local simd = not complaint_of(cc, ".c", "int main(void) { return 0; }\n", simd_levels.v4)
+  local extra = ("%s -fopenmp%s %s"):format(include, simd and "" or " -DKERNEL_NO_SIMD", env("CFLAGS") or "")
+  add_scripts(scripts, c_templates, identity(path), {cc = cc, extra = extra,
+    ldflags = library .. " " .. (env("LDFLAGS") or "")})
+  add_scripts(scripts, simd and simd_templates or no_simd_templates, identity(path),
+    {tool = tool, three = simd_levels.v3, four = simd_levels.v4})
+  return cc, extra
+end
+
+local function add_cuda_scripts(scripts)
+  local nvcc, reason = find_nvcc()
+  local targets = nvcc and wanted_targets() or ""
+  local program = nvcc or "/nvcc" -- without one no target is wanted, so it is never called
+  add_scripts(scripts, cuda_templates, nvcc and identity(nvcc) or reason, {targets = targets, flags = nvflags,
+    nvcc = quote(program), fatbinary = quote(program:match("^.*/") .. "fatbinary")})
+  return nvcc and targets or "none, " .. reason
 end
 
 local function json_string(text) return '"' .. text:gsub('[\\"]', "\\%0") .. '"' end
 
 -- For clangd and the like: the commands with every flag resolved.
 local function write_commands(variant, cc, extra, commands)
-  local here = capture("pwd"):match("^[^\n]*")
+  local here = ask("pwd")
   local entries = map(commands, function(c)
-    local command = table.concat({cc, cflags .. variant.cflags, (c.flags:gsub("%$root", variant.root)), extra, "-c", c.source}, " ")
-    return ('{"directory": %s, "file": %s, "command": %s}'):format(json_string(here), json_string(c.source), json_string(command))
+    local flags = cflags .. variant.cflags .. " " .. c.flags:gsub("%$root", variant.root)
+    local command = table.concat({cc, flags, extra, "-c", c.source}, " ")
+    return ('{"directory": %s, "file": %s, "command": %s}'):format(
+      json_string(here), json_string(c.source), json_string(command))
   end)
   write(variant.root .. "/compile_commands.json", "[\n" .. table.concat(entries, ",\n") .. "\n]\n")
 end
@@ -488,11 +525,10 @@ end
 local function probe_key()
   local names = {"CC", "CFLAGS", "LDFLAGS", "NVCC", "CUDA_HOME", "TIDE_GENCODE", "TIDE_CUDA", "PATH"}
   local settings = map(names, function(name) return name .. "=" .. (env(name) or "") end)
-  local cc = (env("CC") or "cc"):match("%S+")
-  local places = ("$(command -v %s) $(command -v nvcc) /usr/local/cuda/bin/nvcc %s configure.lua build.ninja"):format(
-    quote(cc), quote(find_nvcc() or "/"))
-  local libraries = "/usr/include/luajit-2.1/lua.h /usr/lib/llvm-*/lib/libomp.so"
-  return table.concat(settings, "\n") .. "\n" .. capture("pwd; stat -Lc '%n %s %Y' " .. places .. " " .. libraries)
+  local cc = resolve((env("CC") or "cc"):match("%S+")) or ""
+  local files = table.concat(map({cc, nvcc_path() or "", "configure.lua", "build.ninja"}, quote), " ")
+    .. " /usr/include/luajit-2.1/lua.h /usr/lib/llvm-*/lib/libomp.so"
+  return table.concat(settings, "\n") .. "\n" .. capture("pwd; stat -Lc '%n %s %Y' " .. files)
 end
 
 local function probe(variant)
@@ -501,15 +537,15 @@ local function probe(variant)
   for _, name in ipairs(tool_scripts) do complete = complete and read(tool .. "/" .. name) end
   if complete and read(tool .. "/key") == key then return end
   os.execute("mkdir -p " .. tool)
-  local scripts, cc, extra = cc_scripts(variant.root)
-  local cuda, summary = cuda_scripts()
-  for name, text in pairs(cuda) do scripts[name] = text end
+  local scripts = {}
+  local cc, extra = add_c_scripts(scripts, tool)
+  local targets = add_cuda_scripts(scripts)
   for name, text in pairs(scripts) do
     if write(tool .. "/" .. name, text) then os.execute("chmod +x " .. tool .. "/" .. name) end
   end
   local _, commands = write_graph(variant)
   write_commands(variant, cc, extra, commands)
-  print(("configure: C by %s, device code: %s"):format(cc, summary))
+  print(("configure: C by %s, device code: %s"):format(cc, targets))
   write(tool .. "/key", key)
 end
 

@@ -38,6 +38,7 @@ static void ref(const void *args, int phase, int64_t first, int64_t last) {
   for (int64_t b = first; b < last; b++) {
     int64_t xb = a->x_blocks ? a->x_blocks[b] : b, yb = a->y_blocks ? a->y_blocks[b] : a->first_y + b;
     if (xb < 0 || xb >= a->n_x_blocks || yb < 0 || yb >= a->n_y_blocks) continue;
+    if (a->x_written && !a->x_written[xb]) continue;
     for (int h = 0; h < a->n_heads; h++)
       for (int d = 0; d < a->dim; d++)
         summarize_dim(a, xb * a->x_block_stride + h * a->x_head_stride + d,

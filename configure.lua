@@ -545,7 +545,7 @@ local function probe(variant)
   end
   local _, commands = write_graph(variant)
   write_commands(variant, cc, extra, commands)
-  print(("configure: C by %s, device code: %s"):format(cc, targets))
+  if variant == variants.plain then print(("configure: C by %s, device code: %s"):format(cc, targets)) end
   write(tool .. "/key", key)
 end
 

@@ -33,7 +33,8 @@ local function code_only(text) return without_strings(without_comments(text)) en
 local function is_program(name) return name == "main.c" or name:match("^cli_.*%.[ch]$") end
 
 local function is_lua_host(name)
-  return is_program(name) or name == "module.c" or name:match("^policy_lua%.[ch]$") or name:match("^lua_.*%.[ch]$")
+  return is_program(name) or name == "module.c" or name:match("^policy_lua%.[ch]$")
+    or name:match("^lua_.*%.[ch]$")
 end
 
 describe("the layers #build", function()
@@ -88,8 +89,8 @@ describe("the layers #build", function()
     assert.are.same({}, found)
   end)
 
-  -- A Lua function cast to a C one is a callback: once the caller is compiled, "bad callback" ends the process,
-  -- and no pcall catches it.
+  -- A Lua function cast to a C one is a callback: called from compiled code, it ends the process with
+  -- "bad callback", and no pcall catches that.
   it("cast no Lua function to a C function", function()
     assert.are.same({}, offenders(helper.files("lua scripts spec", "*.lua"),
       {"ffi%.cast%s*%b()"}, nobody, function(text)

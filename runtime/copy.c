@@ -84,8 +84,9 @@ static tide_status copy_across(tide_buf *dst, tide_buf *src, dev *to, dev *from,
   if (!status)
     status = move_bytes(to, from, (unpack ? landed : dst)->view.data, (pack ? packed : src)->view.data,
                         view_bytes(&src->view), stream);
-  if (!status && unpack && to->id == TIDE_DEVICE_HOST) status = from->ops->sync(from, stream, false);
-  if (!status && unpack) status = view_copy(to, &dst->view, &landed->view, to->id == TIDE_DEVICE_HOST ? NULL : stream);
+  bool streams_of_to = from->id == TIDE_DEVICE_HOST;
+  if (!status && unpack && !streams_of_to) status = from->ops->sync(from, stream, false);
+  if (!status && unpack) status = view_copy(to, &dst->view, &landed->view, streams_of_to ? stream : NULL);
   if (pack || unpack) {
     if (!status) status = from->ops->sync(from, stream, true);
     if (!status) status = to->ops->sync(to, stream, true);

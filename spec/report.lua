@@ -50,7 +50,7 @@ return function(options)
     counts[outcome] = counts[outcome] + 1
     if outcome == "skip" then
       local pending = handler.pendings[#handler.pendings]
-      local reason = one_line(pending.message or "no reason given")
+      local reason = one_line(pending.message or "no reason given"):gsub("^%S+:%d+: ", "")
       io.write("  skip ", name, ": ", reason, "\n")
     elseif status == "failure" then explain(handler.failures[#handler.failures])
     elseif status == "error" then explain(handler.errors[#handler.errors])

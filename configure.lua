@@ -1,7 +1,7 @@
 -- Writes build.ninja: what is built from what, and nothing about this machine.
 --   luajit configure.lua                      write build.ninja (after adding, renaming or removing a file)
 --   luajit configure.lua --check              exit 1 if build.ninja is not what would be written
---   luajit configure.lua --sanitize --out build/sanitize.ninja      a variant, for ninja -f
+--   luajit configure.lua --sanitize           write build/sanitize.ninja, a variant for ninja -f
 -- The build itself calls two more steps. --probe finds the compilers and writes one small script for each; it
 -- honours CC CFLAGS LDFLAGS NVCC CUDA_HOME TIDE_GENCODE TIDE_CUDA=off. --embed-list lists blobs for embed.S.
 
@@ -192,7 +192,9 @@ local function write_rules(w, variant)
   local depfile = {"depfile", "$out.d"}
   w.rule("configure", {{"command", "luajit configure.lua" .. variant.arguments .. " --out $out"},
     {"description", "configure $out"}, {"generator", "1"}, restat})
-  w.rule("probe", {{"command", "luajit configure.lua" .. variant.arguments .. " --probe $root"},
+  local no_luajit = "echo luajit not found: apt-get install luajit; exit 1"
+  w.rule("probe", {{"command", "command -v luajit >/dev/null || { " .. no_luajit .. "; }; " ..
+    "luajit configure.lua" .. variant.arguments .. " --probe"},
     {"description", "probe toolchain"}, restat})
   w.rule("embed_list", {{"command", "luajit configure.lua --embed-list $kind $out $in"},
     {"description", "list $out"}, restat})
@@ -208,13 +210,12 @@ end
 
 local list_read_by = {["runtime/fatbin.c"] = "fatbins.def", ["runtime/lua_index.c"] = "lua.def"}
 
-local function compile_edges(w, variant, lists)
-  local root = variant.root
+local function compile_edges(w, lists)
   local objects, commands = {}, {}
   local cc = {"$tool/cc"}
 
   local function object(source, flags, edge)
-    local out = root .. "/obj/" .. source:gsub("%.%w+$", (edge and edge.suffix or "") .. ".o")
+    local out = "$root/obj/" .. source:gsub("%.%w+$", (edge and edge.suffix or "") .. ".o")
     edge = edge or {}
     w.build({out}, edge.rule or "cc", {source}, {implicit = edge.implicit or cc,
       order = edge.order, vars = concat({{"flags", flags}}, edge.vars or {})})
@@ -234,8 +235,8 @@ local function compile_edges(w, variant, lists)
   objects.kernels = map(lists.kernels, function(source) return object(source, "-I. -Ikernels") end)
   for _, source in ipairs(lists.simd) do
     for _, level in ipairs {"v3", "v4"} do
-      table.insert(objects.kernels, object(source, "-I. -Ikernels -DKERNEL_LEVEL=" .. level,
-        {rule = "simd", suffix = "_" .. level, implicit = {"$tool/simd"}, vars = {{"level", level}}}))
+      table.insert(objects.kernels, object(source, "-I. -Ikernels -DKERNEL_LEVEL=" .. level, {rule = "simd",
+        suffix = "_" .. level, implicit = {"$tool/simd", "$tool/cc"}, vars = {{"level", level}}}))
     end
   end
   return objects, commands, object
@@ -257,7 +258,8 @@ end
 
 local function embed_edges(w, object, kind, blobs)
   local list = "$root/gen/" .. kind .. ".def"
-  w.build({list}, "embed_list", blobs, {implicit = {"configure.lua"}, vars = {{"kind", kind}}})
+  w.build({list}, "embed_list", blobs,
+    {implicit = {"configure.lua"}, order = {"$tool/cc"}, vars = {{"kind", kind}}})
   return object("runtime/embed.S", "-I$root/gen -DEMBED_LIST='\"" .. kind .. ".def\"'",
     {suffix = "_" .. kind, implicit = concat({"$tool/cc", list}, blobs)})
 end
@@ -332,7 +334,7 @@ local function write_graph(variant)
   w.build(map(tool_scripts, function(name) return "$tool/" .. name end), "probe", {},
     {implicit = {"always", "configure.lua"}})
   w.comment("Objects")
-  local objects, commands, object = compile_edges(w, variant, lists)
+  local objects, commands, object = compile_edges(w, lists)
   w.comment("Device code and embedded files")
   local fatbins = embed_edges(w, object, "fatbins", device_edges(w, variant, lists))
   objects.tide = concat(objects.tide, objects.kernels, {fatbins})

@@ -1,4 +1,4 @@
--- The build: the generator is honest, the probe adapts to the machine, the products link what they should.
+-- The build: the generator is honest, and the probe adapts to the machine.
 local helper = require "spec.helper"
 
 local function write(path, text)
@@ -221,6 +221,13 @@ describe("the build #build", function()
     assert.are_not.equal(0, code)
     assert.is_truthy(output:find("no C compiler no-such-cc: apt-get install gcc, or set CC", 1, true), output)
     ninja()
+  end)
+
+  it("names the package when there is no luajit", function()
+    helper.run(("cd %s && mkdir -p few && ln -sf $(command -v ninja) $(command -v sh) few"):format(root))
+    local output, code = helper.run(("cd %s && PATH=$PWD/few ninja"):format(root))
+    assert.are_not.equal(0, code)
+    assert.is_truthy(output:find("luajit not found: apt-get install luajit", 1, true), output)
   end)
 
   it("works with clang", function()

@@ -16,9 +16,10 @@ static int64_t limit_of(const tide_ctx *ctx, int32_t device) {
   return 0;
 }
 
-/* What may still be taken: the device's own word, cut by the limit of its tier. */
-static tide_status free_on(tide_ctx *ctx, dev *d, int64_t *out) {
+tide_status mem_free(tide_ctx *ctx, int32_t device, int64_t *out) {
   tide_device_info info = {0};
+  dev *d;
+  TRY(ctx_device(ctx, device, &d));
   TRY(d->ops->describe(d, &info));
   int64_t limit = limit_of(ctx, d->id), left = limit - held_on(ctx, d->id);
   *out = limit && left < info.free_bytes ? left : info.free_bytes;
@@ -55,7 +56,7 @@ static void list_holders(tide_ctx *ctx, int32_t device, char *text, size_t text_
 
 static tide_status check_room(tide_ctx *ctx, dev *d, int64_t bytes, const char *label, const char *setting) {
   int64_t room;
-  TRY(free_on(ctx, d, &room));
+  TRY(mem_free(ctx, d->id, &room));
   if (bytes <= room) return TIDE_OK;
   char need[24], have[24], name[32], holders[512];
   list_holders(ctx, d->id, holders, sizeof holders);

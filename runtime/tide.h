@@ -203,7 +203,8 @@ int64_t tide_kernel_scratch(const char *name, const void *args, int64_t args_byt
 
 /* ---- predictors ------------------------------------------------------------------------------------------------- */
 
-/* A predictor keeps a summary of every KV block and ranks blocks for a query. Three choices: */
+/* A predictor keeps a summary of every KV block and ranks blocks for a query. Three choices (below). Its calls share
+ * scratch: give them one stream, or order the streams that you give them. */
 enum { TIDE_SUMMARY_MEAN = 0, TIDE_SUMMARY_TOKENS = 1, TIDE_SUMMARY_MINMAX = 2 };
 enum { TIDE_PROJECTION_IDENTITY = 0, TIDE_PROJECTION_RANDOM = 1, TIDE_PROJECTION_CALIBRATED = 2 };
 enum { TIDE_AGGREGATE_MASS = 0, TIDE_AGGREGATE_MAX = 1 };
@@ -221,9 +222,9 @@ typedef struct tide_predictor_settings {
   int32_t no_predict;            /* 1: record nothing; every score is -infinity and order falls back to recency */
   uint64_t seed;                 /* of the random projection; 0: 0xCAFEF00D */
   double softmax_scale;          /* of the mass; 0: 1/sqrt(head_dim) */
-  /* calibrated: host arrays, copied. [n_layers, n_kv_heads, head_dim, rank]; q_map NULL: k_map serves both. */
+  /* Host arrays, copied. Maps, for calibrated: [n_layers, n_kv_heads, head_dim, rank]; q_map NULL: k_map serves both. */
   const float *k_map, *q_map;
-  const float *k_mean;           /* [n_layers, n_kv_heads, head_dim] subtracted from keys, or NULL */
+  const float *k_mean;           /* [n_layers, n_kv_heads, head_dim] subtracted from keys before any projection, or NULL */
   const char *label;             /* for the ledger; NULL: "predictor" */
   int32_t device;
   int32_t reserved;
@@ -236,10 +237,12 @@ typedef struct tide_predictor_sizes {
   int32_t entries, rank;         /* vectors a block and kv head; width of each */
 } tide_predictor_sizes;
 
-/* Sizes without allocating; error (may be NULL) says what is wrong with the settings. */
+/* Sizes without allocating; error (may be NULL) says what is wrong with the settings. Maps need not be there yet: of
+ * k_map, q_map and k_mean only whether they are NULL counts. */
 tide_status tide_predictor_measure(const tide_predictor_settings *settings, tide_predictor_sizes *out, char *error,
                                    int64_t error_bytes);
-/* The admission rule on its own: refuses when vectors_bytes > floor(free_bytes * 95 / 100), and says how to fit. */
+/* The admission rule on its own: refuses when vectors_bytes > floor(free_bytes * 95 / 100), and says how to fit. Open
+ * applies it to what its device has free. */
 tide_status tide_predictor_admit(const tide_predictor_settings *settings, int64_t free_bytes, char *error,
                                  int64_t error_bytes);
 tide_status tide_predictor_open(tide_ctx *ctx, const tide_predictor_settings *settings, tide_predictor **out);
@@ -248,35 +251,38 @@ void tide_predictor_close(tide_predictor *p);
 /* Summarises whole blocks, all in one launch. k (f32, f16 or bf16; cached form, after rope) is a run of tokens
  * [n_tokens, n_kv_heads, head_dim], of which an unfinished last block is left out, or a paged pool
  * [n_pool_blocks, block_size, n_kv_heads, head_dim]. src (i32 [n], NULL: 0, 1, ...) picks blocks of k; dst (i32 [n], NULL:
- * first_block, first_block + 1, ...) says which block ids they are. Ids out of range are left out. */
+ * first_block, first_block + 1, ...) says which block ids they are. Ids out of range in src or dst are left out; a run from
+ * first_block that leaves the pool is refused. Views of device memory, here and below, lie on the predictor's device. */
 tide_status tide_predictor_write(tide_predictor *p, int32_t layer, const tide_view *k, const tide_view *src,
                                  const tide_view *dst, int32_t first_block, void *stream);
 /* The same for a prompt that arrives in pieces: k holds tokens first_token .. of one sequence whose block table is table
  * (i32, NULL: identity). A block is summarised once its last token has come; first_token 0 starts anew, and a gap is
- * refused with both positions. */
+ * refused with both positions. The table needs an entry for every block that the tokens so far complete. */
 tide_status tide_predictor_append(tide_predictor *p, int32_t layer, int64_t first_token, const tide_view *k,
                                   const tide_view *table, void *stream);
 /* Forgets blocks (i32 [n]; NULL: all) of a layer (-1: every layer): their score is -infinity until written again. */
 tide_status tide_predictor_forget(tide_predictor *p, int32_t layer, const tide_view *blocks, void *stream);
 
 typedef struct tide_score_request {
-  const tide_view *blocks;       /* i32 [n] for all rows or [n_rows, n]: pool ids to score; NULL: first .. first+count-1 */
+  const tide_view *blocks;       /* i32 [n] for all rows or [n_rows, n], n <= n_blocks: pool ids to score, any other id scores
+                                  * -infinity; NULL: first .. first+count-1 */
   const tide_view *lengths;      /* i32 [n_rows]: how many of them belong to the row (the rest score -infinity); NULL: all */
   int32_t first, count;          /* without blocks; count 0: to the end of the pool */
 } tide_score_request;
 
-/* scores f32 [n_rows, n]. max: the largest estimated q.k of any head and token. mass: estimated share of attention,
- * softmax per head over the row's blocks, mean over heads. A block never written scores -infinity; NaN never wins.
+/* scores f32 [n_rows, n]. max: the largest product of a projected query and key of any head and token (an estimate of q.k; of
+ * rank / head_dim times q.k when the projection is random). mass: estimated share of attention, softmax per head over the row's
+ * blocks, mean over heads. A block never written scores -infinity; NaN never wins. request NULL: the whole pool.
  * q (f32, f16 or bf16) is [n_rows, n_q_heads, head_dim] or [n_q_heads, head_dim] with scores [n]. */
 tide_status tide_predictor_score(tide_predictor *p, int32_t layer, const tide_view *q, const tide_score_request *request,
                                  const tide_view *scores, void *stream);
 /* Projected queries, bf16 [n_rows, n_q_heads, rank]: what the score multiplies with. */
 tide_status tide_predictor_project(tide_predictor *p, int32_t layer, const tide_view *q, const tide_view *out, void *stream);
-/* The stored vectors of a block as a view, bf16 [n_kv_heads, entries, rank]; *written says whether they hold anything
- * (waits). The view lives as long as the predictor. */
+/* The stored vectors of a block as a view, bf16 [n_kv_heads, entries, rank]; *written (NULL: not asked) says whether they hold
+ * anything, which waits. The view lives as long as the predictor. */
 tide_status tide_predictor_slot(tide_predictor *p, int32_t layer, int32_t block, tide_view *out, int32_t *written);
 
-/* The random projection, bf16 patterns [head_dim, rank], bit-exact for a seed (0: 0xCAFEF00D). */
+/* The random projection, bf16 patterns [head_dim, rank], bit-exact for a seed (0: 0xCAFEF00D); head_dim 1..256, rank 1..128. */
 tide_status tide_random_projection(int32_t head_dim, int32_t rank, uint64_t seed, uint16_t *out);
 
 typedef struct tide_calibration_settings {
@@ -296,13 +302,15 @@ tide_status tide_calibrate(tide_ctx *ctx, const tide_calibration_settings *setti
 
 typedef struct tide_attend_io {
   tide_view q;                   /* f32, f16, bf16 [n_rows, n_q_heads, head_dim] */
-  tide_view k, v;                /* any float dtype: [n_tokens, n_kv_heads, head_dim], or paged [n_pool, block_size, ...] */
-  const tide_view *table;        /* i32 [n] or [n_rows, n]: pool block of each block of the sequence; NULL: identity */
+  tide_view k, v;                /* any float dtype: [n_tokens, n_kv_heads, head_dim], or paged [n_pool, block_size, ...]; v may
+                                  * stay zero when out is NULL */
+  const tide_view *table;        /* i32 [n] or [n_rows, n]: pool block of each block of the sequence, paged k only; NULL: identity */
   const tide_view *positions;    /* i32 [n_rows]: a row attends tokens 0 .. its position; NULL: first_position + row */
   const tide_view *blocks;       /* i32 [n] or [n_rows, n]: the blocks to read, distinct, -1 padded; NULL: all */
   const tide_view *out;          /* f32 [n_rows, n_q_heads, head_dim]; NULL: not wanted */
-  const tide_view *lse;          /* f32 [n_rows, n_q_heads], natural log of the softmax denominator; NULL */
-  const tide_view *mass;         /* f32 [n_rows, n_blocks]: share of attention per block, mean over heads; NULL */
+  const tide_view *lse;          /* f32 [n_rows, n_q_heads], natural log of the softmax denominator; NULL; required with mass */
+  const tide_view *mass;         /* f32 [n_rows, n_blocks]: share of attention per block, mean over heads; NULL. An unfinished
+                                  * last block counts: n_blocks = ceil(n_tokens / block_size), or the table's n */
   int32_t block_size;            /* 0: 16, or what a paged k says */
   int32_t first_position;
   double softmax_scale;          /* 0: 1/sqrt(head_dim) */

@@ -1,18 +1,13 @@
 /* copy.c: reference and variants of copy (see copy.h). */
 #include <stdio.h>
-#include "copy.h"
+#include "copy_dims.h"
 #include "numeric.h"
 
 static bool is_float(int32_t dtype) { return dtype >= DT_F32 && dtype <= DT_F8E4M3; }
 
-static int64_t size_of(int32_t dtype) {
-  static const int64_t bytes[] = {0, 4, 2, 2, 1, 4, 4, 8, 1};
-  return dtype >= DT_F32 && dtype <= DT_U8 ? bytes[dtype] : 0;
-}
-
 static bool check(const void *args, char *why, size_t why_bytes) {
   const tide_copy_args *a = args;
-  if (!size_of(a->dst_dtype) || !size_of(a->src_dtype) || a->n_dims < 0 || a->n_dims > 5) {
+  if (!copy_bytes(a->dst_dtype) || !copy_bytes(a->src_dtype) || a->n_dims < 0 || a->n_dims > 5) {
     snprintf(why, why_bytes, "dtype or n_dims out of range (got %d <- %d, %d dims)", a->dst_dtype, a->src_dtype, a->n_dims);
     return true;
   }
@@ -59,7 +54,7 @@ static void store_f64(void *data, int32_t dtype, int64_t i, double x) {
 
 static void ref(const void *args, int phase, int64_t first, int64_t last) {
   const tide_copy_args *a = args;
-  int64_t bytes = size_of(a->src_dtype);
+  int64_t bytes = copy_bytes(a->src_dtype);
   (void)phase;
   for (int64_t item = first; item < last; item++) {
     int64_t rest = item, from = 0, to = 0;
@@ -74,8 +69,28 @@ static void ref(const void *args, int phase, int64_t first, int64_t last) {
   }
 }
 
+/* ---- geometry of copy.cu ---- */
+
+static int plan(const void *args, const kernel_caps *caps, kernel_launch *out) {
+  static const char *const moves[] = {"copy_move_1", "copy_move_2", "copy_move_4", "copy_move_8", "copy_move_16"};
+  const tide_copy_args *a = args;
+  bool equal = a->src_dtype == a->dst_dtype, floats = is_float(a->src_dtype) && is_float(a->dst_dtype);
+  int bytes = copy_bytes(a->src_dtype), width = equal ? 16 / bytes : floats ? COPY_CAST_WIDTH : 1, word = 0;
+  copy_dims dims;
+  if (n_items(args, 0) == 0) return 0;
+  copy_join(a, &dims);
+  while (width > 1 && !copy_fits(a, &dims, width)) width = equal ? width / 2 : 1;
+  copy_widen(&dims, width);
+  while (1 << word < width * bytes) word++;
+  int64_t a_block = equal ? 256 * COPY_IN_FLIGHT : 256, n = copy_count(&dims) / a_block + 1, most = 8 * caps->n_processors;
+  *out = (kernel_launch){.fatbin = "copy", .entry = equal ? moves[word] : width > 1 ? "copy_cast_8" : "copy_cast",
+                         .grid = {(unsigned)(n < most ? n : most), 1, 1}, .block = {256, 1, 1}};
+  return 1;
+}
+
 static const kernel_variant variants[] = {
     {.name = "ref", .backend = KERNEL_CPU, .level = CPU_PLAIN, .run = ref},
+    {.name = "cuda", .backend = KERNEL_CUDA, .level = 80, .plan = plan},
 };
 
 const kernel kernel_copy = {.name = "copy", .args_bytes = sizeof(tide_copy_args), .check = check, .n_phases = 1,

@@ -2,7 +2,7 @@
 #include "copy_dims.h"
 #include "device.cuh"
 
-enum { IN_FLIGHT = 4, CAST_WIDTH = 8 };
+enum { IN_FLIGHT = COPY_IN_FLIGHT, CAST_WIDTH = COPY_CAST_WIDTH };
 
 /* Offsets of an item in units of the item, for index types that hold its number. */
 template <class index> __device__ inline void offsets(const copy_dims &c, index item, int64_t *to, int64_t *from) {
@@ -57,7 +57,8 @@ template <class word> __device__ inline void move(const tide_copy_args &a) {
   if (n_elements == n * width) return;
   if (bytes == 1) move_rest<uint8_t>(a, n * width, n_elements);
   else if (bytes == 2) move_rest<uint16_t>(a, n * width, n_elements);
-  else move_rest<uint32_t>(a, n * width, n_elements);
+  else if (bytes == 4) move_rest<uint32_t>(a, n * width, n_elements);
+  else move_rest<uint64_t>(a, n * width, n_elements);
 }
 
 /* ---- conversions, as in copy.c ---- */
@@ -106,23 +107,16 @@ __device__ inline void load_eight(const void *data, int32_t dtype, int64_t i, fl
   }
 }
 
-template <class T> __device__ inline void store_words(void *data, int64_t i, const T (&x)[CAST_WIDTH]) {
-  pack<T, CAST_WIDTH> v;
-  memcpy(v.words, x, sizeof v.words);
-#pragma unroll
-  for (int w = 0; w < v.N_WORDS; w++) ((typename pack<T, CAST_WIDTH>::word *)((T *)data + i))[w] = v.words[w];
-}
-
 template <class T> __device__ inline void store_as(void *data, int64_t i, T (*round)(float), const float (&x)[CAST_WIDTH]) {
   T y[CAST_WIDTH];
 #pragma unroll
   for (int e = 0; e < CAST_WIDTH; e++) y[e] = round(x[e]);
-  store_words(data, i, y);
+  store_all((T *)data + i, y);
 }
 
 __device__ inline void store_eight(void *data, int32_t dtype, int64_t i, const float (&x)[CAST_WIDTH]) {
   switch (dtype) {
-    case DT_F32: store_words(data, i, x); break;
+    case DT_F32: store_all((float *)data + i, x); break;
     case DT_F16: store_as(data, i, f32_to_f16, x); break;
     case DT_BF16: store_as(data, i, f32_to_bf16, x); break;
     default: store_as(data, i, f32_to_f8, x); break;

@@ -10,6 +10,8 @@
 #define COPY_INLINE static inline
 #endif
 
+enum { COPY_IN_FLIGHT = 4, COPY_CAST_WIDTH = 8 };   /* words a thread has in flight; floats that are converted at once */
+
 typedef struct copy_dims {
   int n;                                       /* 1 or more */
   int64_t shape[5], dst_stride[5], src_stride[5];

@@ -95,6 +95,14 @@ template <class T, int N> __device__ inline void load_f32s(const T *p, float (&o
   v.unpack(out);
 }
 
+/* N consecutive elements to p, aligned likewise. */
+template <class T, int N> __device__ inline void store_all(T *p, const T (&x)[N]) {
+  pack<T, N> v;
+  memcpy(v.words, x, sizeof v.words);
+#pragma unroll
+  for (int i = 0; i < v.N_WORDS; i++) ((typename pack<T, N>::word *)p)[i] = v.words[i];
+}
+
 /* ---- reductions: every lane, or every thread, gets the result ---- */
 
 template <int WIDTH = WARP> __device__ inline float warp_sum(float x) {

@@ -4,6 +4,8 @@
 #ifndef TIDE_GATHER_H
 #define TIDE_GATHER_H
 #include <stdint.h>
+enum { GATHER_WORDS = 4 };         /* words that a thread of gather.cu has in flight */
+
 typedef struct tide_gather_args {
   void *dst;                       /* [n, row_bytes] */
   const void *src;                 /* [n_src, row_bytes] */

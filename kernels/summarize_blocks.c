@@ -47,8 +47,45 @@ static void ref(const void *args, int phase, int64_t first, int64_t last) {
   }
 }
 
+/* ---- geometry of summarize_blocks.cu ---- */
+
+static int launch(const tide_summarize_blocks_args *a, const char *entry, int width, kernel_launch *out) {
+  int64_t n = (int64_t)a->n_blocks * a->n_heads * (a->dim / width);
+  if (n == 0) return 0;
+  *out = (kernel_launch){.fatbin = "summarize_blocks", .entry = entry, .grid = {(unsigned)((n + 127) / 128), 1, 1},
+                         .block = {128, 1, 1}};
+  return 1;
+}
+
+static int plan(const void *args, const kernel_caps *caps, kernel_launch *out) {
+  const tide_summarize_blocks_args *a = args;
+  (void)caps;
+  return launch(a, a->x_dtype == DT_F32 ? "summarize_blocks_f32" : a->x_dtype == DT_F16 ? "summarize_blocks_f16"
+                                                                                        : "summarize_blocks_bf16", 1, out);
+}
+
+static int wide(const tide_summarize_blocks_args *a) { return a->x_dtype == DT_F32 ? 4 : 8; }
+
+static bool refuse_wide(const void *args, char *why, size_t why_bytes) {
+  const tide_summarize_blocks_args *a = args;
+  int width = wide(a);
+  bool fits = a->dim % width == 0 && a->x_block_stride % width == 0 && a->x_token_stride % width == 0 &&
+              a->x_head_stride % width == 0 && (uintptr_t)a->x % 16 == 0 && (uintptr_t)a->y % (uintptr_t)(2 * width) == 0;
+  if (!fits) snprintf(why, why_bytes, "dim and the strides of x must be multiples of %d, x and y aligned to 16 bytes", width);
+  return !fits;
+}
+
+static int plan_wide(const void *args, const kernel_caps *caps, kernel_launch *out) {
+  const tide_summarize_blocks_args *a = args;
+  (void)caps;
+  return launch(a, a->x_dtype == DT_F32 ? "summarize_blocks_f32_wide" : a->x_dtype == DT_F16 ? "summarize_blocks_f16_wide"
+                   : "summarize_blocks_bf16_wide", wide(a), out);
+}
+
 static const kernel_variant variants[] = {
     {.name = "ref", .backend = KERNEL_CPU, .level = CPU_PLAIN, .run = ref},
+    {.name = "cuda", .backend = KERNEL_CUDA, .level = 80, .plan = plan},
+    {.name = "cuda_wide", .backend = KERNEL_CUDA, .level = 80, .refuse = refuse_wide, .plan = plan_wide},
 };
 
 const kernel kernel_summarize_blocks = {

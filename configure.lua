@@ -129,6 +129,7 @@ local function read_lists()
   end
   for _, list in pairs(lists) do table.sort(list) end
   lists.scripts = concat(find("lua/tide -name '*.lua'"), {"runtime/tide.h"})
+  for _, path in ipairs(lists.kernels) do table.insert(lists.scripts, (path:gsub("%.c$", ".h"))) end
   lists.folders = find("kernels runtime lua spec/embed -type d")
   return lists
 end
@@ -286,8 +287,8 @@ local function product_edges(w, variant, objects)
   shared("libtide", {}, "", whole .. " -lm", archive)
   shared("libtide_lua", objects.lua, "-Wl,-rpath,'$$ORIGIN' -L" .. lib, "-ltide -lm " .. luajit,
     {lib .. "libtide.so"})
-  link(lib .. "tide/core.so", concat(objects.lua, objects.module), "-shared " .. exports, whole .. " -lm",
-    concat({"runtime/tide.map"}, archive))
+  link(lib .. "tide/core.so", concat(objects.lua, objects.module), "-shared -Wl,-z,nodelete " .. exports,
+    whole .. " -lm", concat({"runtime/tide.map"}, archive))
   link("$root/tide", concat(objects.lua, objects.module, objects.program), "-rdynamic",
     whole .. " -lm " .. luajit, archive)
 
@@ -556,7 +557,8 @@ end
 -- One line a blob, symbol and name and path, for embed.S and for the C that lists them.
 local function embed_list(kind, out, blobs)
   local lines = map(blobs, function(path)
-    local name = path:match("([^/]+)%.fatbin$") or path:match("([^/]+%.h)$")
+    local name = path:match("([^/]+)%.fatbin$") or path:match("^runtime/(.+%.h)$")
+      or path:match("^kernels/.+%.h$")
       or path:gsub("^lua/", ""):gsub("%.lua$", ""):gsub("/init$", ""):gsub("/", ".")
     local symbol = (kind == "fatbins" and "tide_fatbin_" or "tide_text_") .. name:gsub("%W", "_")
     return ('TIDE_EMBED(%s, "%s", "%s")\n'):format(symbol, name, path)

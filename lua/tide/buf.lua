@@ -1,7 +1,7 @@
 --- Buffers: numbers with a dtype, a shape and a device. Views share memory; reading is the one visible wait.
 --
--- Fields: shape (a list), dtype, device, n (elements), n_dims. `b[i]` counts from 0: a view with one dimension less,
--- or the number itself where b has one dimension (that reads, so it waits).
+-- Fields: shape (a list), dtype, device, n (elements), n_dims. `b[i]` counts from 0: a view with one
+-- dimension less, or the number itself where b has one dimension (that reads, so it waits).
 -- @module tide.buf
 
 local ffi = require "ffi"
@@ -14,14 +14,15 @@ local methods = {}
 
 buf.dtypes = {"f32", "f16", "bf16", "f8e4m3", "i32", "u32", "i64", "u8"}
 
--- number: the id in tide.h; bytes: of an element; ctype: of its values on the host. What LuaJIT has no type for is read and
--- written as f32.
+-- number: the id in tide.h; bytes: of an element; ctype: of its values on the host. What LuaJIT has no type
+-- for is read and written as f32.
 local dtypes = {
   f32 = {number = lib.TIDE_F32, bytes = 4, ctype = "float"}, f16 = {number = lib.TIDE_F16, bytes = 2},
   bf16 = {number = lib.TIDE_BF16, bytes = 2}, f8e4m3 = {number = lib.TIDE_F8E4M3, bytes = 1},
   i32 = {number = lib.TIDE_I32, bytes = 4, ctype = "int32_t"},
   u32 = {number = lib.TIDE_U32, bytes = 4, ctype = "uint32_t"},
-  i64 = {number = lib.TIDE_I64, bytes = 8, ctype = "int64_t"}, u8 = {number = lib.TIDE_U8, bytes = 1, ctype = "uint8_t"},
+  i64 = {number = lib.TIDE_I64, bytes = 8, ctype = "int64_t"},
+  u8 = {number = lib.TIDE_U8, bytes = 1, ctype = "uint8_t"},
 }
 local name_of_dtype = {}
 for name, dtype in pairs(dtypes) do
@@ -49,7 +50,9 @@ local array_class = {}
 
 function array_class.__index(a, i)
   if type(i) == "number" then
-    if not (i >= 0 and i < a.n) then check.misuse("array: index out of range (got %s, want 0..%d)", tostring(i), a.n - 1) end
+    if not (i >= 0 and i < a.n) then
+      check.misuse("array: index out of range (got %s, want 0..%d)", tostring(i), a.n - 1)
+    end
     return tonumber(a.pointer[i])
   end
   return array_methods[i]
@@ -183,7 +186,9 @@ local function flatten(what, value, shape, array)
   local at = 0
   local function level(v, d)
     if d > #shape then
-      if type(v) ~= "number" then check.misuse("%s: wants numbers (got %s at element %d)", what, check.shown(v), at) end
+      if type(v) ~= "number" then
+        check.misuse("%s: wants numbers (got %s at element %d)", what, check.shown(v), at)
+      end
       array.pointer[at] = v
       at = at + 1
       return
@@ -243,7 +248,9 @@ end
 -- @usage local b = tide.wrap(ffi.new("float[6]"), "f32", {2, 3}, {device = "cpu"})
 function buf.wrap(ctx, pointer, dtype, shape, options)
   options = buf.wrap_settings:read(options)
-  if type(pointer) ~= "cdata" then check.misuse("tide.wrap: pointer: wants cdata (got %s)", check.shown(pointer)) end
+  if type(pointer) ~= "cdata" then
+    check.misuse("tide.wrap: pointer: wants cdata (got %s)", check.shown(pointer))
+  end
   local values = settings:read{dtype = dtype, shape = shape}
   local device, message, code = ctx:device_id(options.device)
   if not device then return nil, message, code end
@@ -256,7 +263,8 @@ end
 
 buf.wrap_settings = schema.new("tide.wrap", {
   device = {"string", doc = "where the memory is; default: the context's own"},
-  release = {"any", doc = "C function (void *), never a Lua one"}, arg = {"any", doc = "what release is given"},
+  release = {"any", doc = "C function (void *), never a Lua one"},
+  arg = {"any", doc = "what release is given"},
 })
 
 --- Takes over a DLPack tensor.
@@ -379,8 +387,8 @@ function methods:to(target, dtype)
   check.type("buffer:to: target", target, "string")
   local device = target
   if dtypes[target] then device, dtype = self.device, target end
-  local copy, message, code = buf.new(self.ctx, {dtype = dtype or self.dtype, shape = self.shape, device = device,
-    label = "copy"})
+  local copy, message, code = buf.new(self.ctx,
+    {dtype = dtype or self.dtype, shape = self.shape, device = device, label = "copy"})
   if not copy then return nil, message, code end
   return copy:copy(self)
 end
@@ -426,7 +434,8 @@ local function as_array(b, values)
 end
 
 --- Replaces the elements. Waits.
--- @tparam table|array|cdata values a list (flat or nested), an array as read gives it, or a C array of this dtype
+-- @tparam table|array|cdata values a list (flat or nested), an array as read gives it, or a C array of this
+-- dtype
 -- @treturn[1] buf itself
 -- @treturn[2] nil refused
 -- @treturn[2] string message
@@ -495,13 +504,15 @@ function methods:topk(k)
   local ids = new_array(dtypes.i32, self.n_dims == 2 and {rows, count} or {count}, rows * count)
   for row = 0, rows - 1 do lib.tide_topk(values + row * n, n, k, ids.pointer + row * count) end
   local best
-  best, message, code = buf.new(self.ctx, {dtype = "i32", shape = ids.shape, device = self.device, label = "topk"})
+  best, message, code = buf.new(self.ctx,
+    {dtype = "i32", shape = ids.shape, device = self.device, label = "topk"})
   if not best then return nil, message, code end
   return best:write(ids)
 end
 
 --- What is in it, in numbers. Waits.
--- @treturn[1] table n, n_nan, n_inf, n_zero, min, max, mean, min_at, max_at, bins (means of up to 24 equal runs)
+-- @treturn[1] table n, n_nan, n_inf, n_zero, min, max, mean, min_at, max_at, bins (means of up to 24 equal
+-- runs)
 -- @treturn[2] nil refused
 -- @treturn[2] string message
 -- @treturn[2] string code
@@ -513,8 +524,9 @@ function methods:describe()
   local bins = {}
   for i = 1, stats.n_bins do bins[i] = stats.bins[i - 1] end
   return {
-    n = tonumber(stats.n), n_nan = tonumber(stats.n_nan), n_inf = tonumber(stats.n_inf), n_zero = tonumber(stats.n_zero),
-    min = stats.min, max = stats.max, mean = stats.mean, min_at = tonumber(stats.min_at), max_at = tonumber(stats.max_at),
+    n = tonumber(stats.n), n_nan = tonumber(stats.n_nan), n_inf = tonumber(stats.n_inf),
+    n_zero = tonumber(stats.n_zero), min = stats.min, max = stats.max, mean = stats.mean,
+    min_at = tonumber(stats.min_at), max_at = tonumber(stats.max_at),
     bins = bins,
   }
 end
@@ -547,7 +559,8 @@ end
 -- @usage local tensor = k:to_dlpack()
 function methods:to_dlpack()
   local tensor = ffi.new "void *[1]"
-  local ok, message, code = check.status(self.ctx, lib.tide_buf_to_dlpack(live(self, "buffer:to_dlpack"), tensor))
+  local status = lib.tide_buf_to_dlpack(live(self, "buffer:to_dlpack"), tensor)
+  local ok, message, code = check.status(self.ctx, status)
   if not ok then return nil, message, code end
   return tensor[0]
 end

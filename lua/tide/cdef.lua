@@ -32,8 +32,8 @@ end
 
 declare("tide.h", "tide_ctx")
 
--- The program exports the functions itself; in any other LuaJIT they are in the file of tide.core. An upvalue of a
--- function in package.loaded keeps the library for as long as anything of it may be called.
+-- The program exports the functions itself; in any other LuaJIT they are in the file of tide.core. An upvalue
+-- of a function in package.loaded keeps the library for as long as anything of it may be called.
 local lib = core.path and ffi.load(core.path) or ffi.C
 
 local abi = lib.tide_abi()

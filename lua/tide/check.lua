@@ -1,4 +1,5 @@
---- The two ways to fail: misuse raises at the caller's line, what the world refuses returns nil, message, code.
+--- The two ways to fail: misuse raises at the caller's line, what the world refuses returns nil, message,
+-- code.
 -- @module tide.check
 
 local ffi = require "ffi"
@@ -156,8 +157,8 @@ function check.status(ctx, status)
   check.misuse("%s", message)
 end
 
---- Calls a C function that allocates; when memory is refused, collects what Lua still holds and calls once more.
--- Two collections: the first runs finalisers, the second frees what they kept.
+--- Calls a C function that allocates; when memory is refused, collects what Lua still holds and calls once
+-- more. Two collections: the first runs finalisers, the second frees what they kept.
 -- @tparam function f returns a status
 -- @param ... its arguments
 -- @treturn number status

@@ -15,18 +15,22 @@ for _ = 1, 200 do ffi.sizeof("tide_view") end
 local settings = schema.new("tide.open", {
   device = {"string", c = "device", doc = '"cpu", "cuda:0", "null"; default: cuda:0 where usable, else cpu'},
   threads = {"integer", min = 1, max = 4096, c = "n_threads", doc = "of the cpu device; default: all cores"},
-  cpu_level = {"choice", among = {"best", "plain", "v3", "v4"}, default = "best", doc = "best instruction set to use"},
-  device_limit = {"bytes", c = "device_limit_bytes", doc = "most that the device may hold; default: what is free"},
+  cpu_level = {"choice", among = {"best", "plain", "v3", "v4"}, default = "best",
+    doc = "best instruction set to use"},
+  device_limit = {"bytes", c = "device_limit_bytes",
+    doc = "most that the device may hold; default: what is free"},
   host_limit = {"bytes", c = "host_limit_bytes", doc = "most that the host may hold; default: what is free"},
 })
 
 context.settings = settings
-local cpu_levels = {best = lib.TIDE_CPU_BEST, plain = lib.TIDE_CPU_PLAIN, v3 = lib.TIDE_CPU_V3, v4 = lib.TIDE_CPU_V4}
+local cpu_levels = {best = lib.TIDE_CPU_BEST, plain = lib.TIDE_CPU_PLAIN, v3 = lib.TIDE_CPU_V3,
+  v4 = lib.TIDE_CPU_V4}
 
 local function info_table(info)
   local why = ffi.string(info.why_absent)
   return {
-    name = ffi.string(info.name), model = ffi.string(info.model), usable = why == "", why_absent = why ~= "" and why or nil,
+    name = ffi.string(info.name), model = ffi.string(info.model),
+    usable = why == "", why_absent = why ~= "" and why or nil,
     processors = info.n_processors, capability = info.capability,
     total_bytes = tonumber(info.total_bytes), free_bytes = tonumber(info.free_bytes),
   }
@@ -64,7 +68,8 @@ function context.open(given)
   local status = lib.tide_ctx_open(struct, out, message, 1024)
   local ok, text, code = check.outcome(status, ffi.string(message))
   if not ok then return nil, text, code end
-  local ctx = setmetatable({_handle = ffi.gc(out[0], lib.tide_ctx_close), _ids = {}, _names = {}}, context.class)
+  local handle = ffi.gc(out[0], lib.tide_ctx_close)
+  local ctx = setmetatable({_handle = handle, _ids = {}, _names = {}}, context.class)
   ctx:device_id "cpu"
   ctx:device_id(values.device)
   ctx.device = ctx._names[ctx._ids[values.device]]

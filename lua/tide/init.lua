@@ -1,7 +1,7 @@
 --- tide: the KV cache of language models, from Lua.
 --
--- Every function here works in the default context, which the first use opens (cuda:0 where usable, else the cpu). The
--- same functions are methods of a context: `tide.buf{...}` and `ctx:buf{...}`. Ids count from 0.
+-- Every function here works in the default context, which the first use opens (cuda:0 where usable, else the
+-- cpu). The same functions are methods of a context: `tide.buf{...}` and `ctx:buf{...}`. Ids count from 0.
 -- @module tide
 
 local context = require "tide.context"
@@ -10,8 +10,8 @@ local check = require "tide.check"
 local tide = {}
 local default
 
--- What exists, and which file has it: NAME = {module, function}. Loaded on first use; the function takes the context
--- first where `ctx` is true.
+-- What exists, and which file has it: NAME = {module, function}. Loaded on first use; the function takes the
+-- context first where `ctx` is true.
 local halves = {
   buf = {"tide.buf", "new", ctx = true}, zeros = {"tide.buf", "zeros", ctx = true},
   from = {"tide.buf", "from", ctx = true}, wrap = {"tide.buf", "wrap", ctx = true},

@@ -13,20 +13,25 @@ local schema = require "tide.schema"
 local predictor = {}
 local methods = {}
 
-local summaries = {mean = lib.TIDE_SUMMARY_MEAN, tokens = lib.TIDE_SUMMARY_TOKENS, minmax = lib.TIDE_SUMMARY_MINMAX}
+local summaries = {mean = lib.TIDE_SUMMARY_MEAN, tokens = lib.TIDE_SUMMARY_TOKENS,
+  minmax = lib.TIDE_SUMMARY_MINMAX}
 local aggregates = {mass = lib.TIDE_AGGREGATE_MASS, max = lib.TIDE_AGGREGATE_MAX}
 local max_int = 2^31 - 1
 
 local settings = schema.new("predictor", {
-  blocks = {"integer", min = 1, max = max_int, required = true, c = "n_blocks", doc = "of the pool, per layer"},
+  blocks = {"integer", min = 1, max = max_int, required = true, c = "n_blocks",
+    doc = "of the pool, per layer"},
   block_size = {"integer", min = 1, max = 1024, default = 16, c = "block_size", doc = "tokens a block"},
-  q_heads = {"integer", min = 1, max = 65536, required = true, c = "n_q_heads", doc = "a multiple of kv_heads"},
+  q_heads = {"integer", min = 1, max = 65536, required = true, c = "n_q_heads",
+    doc = "a multiple of kv_heads"},
   kv_heads = {"integer", min = 1, max = 65536, required = true, c = "n_kv_heads", doc = "heads of the keys"},
   head_dim = {"integer", min = 1, max = 256, required = true, c = "head_dim", doc = "width of a head"},
   layers = {"integer", min = 1, max = 65536, default = 1, c = "n_layers", doc = "layers that it keeps apart"},
-  summary = {"choice", among = {"mean", "tokens", "minmax"}, default = "mean", doc = "what a block is reduced to"},
+  summary = {"choice", among = {"mean", "tokens", "minmax"}, default = "mean",
+    doc = "what a block is reduced to"},
   aggregate = {"choice", among = {"mass", "max"}, default = "mass", doc = "what a score estimates"},
-  projection = {"any", default = "identity", doc = '"identity", {random = seed, rank =}, {calibrated = file, layer =}'},
+  projection = {"any", default = "identity",
+    doc = '"identity", {random = seed, rank =}, {calibrated = file, layer =}'},
   max_rows = {"integer", min = 1, max = 65536, c = "max_rows", doc = "query rows scored at once; default 8"},
   softmax_scale = {"number", min = 0, c = "softmax_scale", doc = "of the mass; default 1/sqrt(head_dim)"},
   predict = {"boolean", default = true, doc = "false records nothing: order falls back to recency"},
@@ -53,7 +58,8 @@ local function random_projection(struct, given)
   if seed == true then seed = 0 end
   local ok = type(seed) == "number" and seed % 1 == 0 and seed >= 0 and seed <= 2^53
   if not ok and not ffi.istype("uint64_t", seed) then
-    check.misuse("predictor: projection: random is a seed (got %s, want an integer of 0 or more)", check.shown(seed))
+    check.misuse("predictor: projection: random is a seed (got %s, want an integer of 0 or more)",
+      check.shown(seed))
   end
   struct.projection, struct.seed, struct.rank = lib.TIDE_PROJECTION_RANDOM, seed, values.rank
   return true
@@ -77,8 +83,8 @@ local function set_projection(ctx, struct, values)
   end
   if projection == "random" then projection = {random = true} end
   if type(projection) ~= "table" or (projection.random == nil) == (projection.calibrated == nil) then
-    check.misuse('predictor: projection has the wrong value (got %s, want "identity", {random = seed, rank = 32} or '
-      .. '{calibrated = "file.safetensors"})', check.shown(projection))
+    check.misuse('predictor: projection has the wrong value (got %s, want "identity", '
+      .. '{random = seed, rank = 32} or {calibrated = "file.safetensors"})', check.shown(projection))
   end
   if projection.random ~= nil then return random_projection(struct, projection) end
   return calibrated_projection(ctx, struct, projection, values)
@@ -113,8 +119,8 @@ end
 
 --- Opens a predictor.
 -- @tparam context ctx
--- @tparam table given blocks, q_heads, kv_heads, head_dim; block_size, layers, summary, projection, aggregate, max_rows,
--- softmax_scale, predict, device, label
+-- @tparam table given blocks, q_heads, kv_heads, head_dim; block_size, layers, summary, projection,
+-- aggregate, max_rows, softmax_scale, predict, device, label
 -- @treturn[1] predictor
 -- @treturn[2] nil no room, or a calibration that does not fit
 -- @treturn[2] string message
@@ -126,7 +132,8 @@ function predictor.open(ctx, given)
   local sizes, text, why = measure(struct)
   if not sizes then return nil, text, why end
   local out = ffi.new "tide_predictor *[1]"
-  local ok, message, code = check.status(ctx, check.allocating(lib.tide_predictor_open, ctx:handle(), struct, out))
+  local status = check.allocating(lib.tide_predictor_open, ctx:handle(), struct, out)
+  local ok, message, code = check.status(ctx, status)
   if not ok then return nil, message, code end
   return setmetatable({
     ctx = ctx, settings = values, device = values.device or ctx.device, _sizes = sizes,
@@ -162,7 +169,9 @@ local function call_schema(what, fields)
   for name in pairs(fields) do names[#names + 1] = name end
   table.sort(names)
   return function(options)
-    if type(options) ~= "table" then check.misuse("%s: wants a table of options (got %s)", what, check.shown(options)) end
+    if type(options) ~= "table" then
+      check.misuse("%s: wants a table of options (got %s)", what, check.shown(options))
+    end
     for name in pairs(options) do
       if not fields[name] then
         check.misuse("%s: unknown option %s; %s", what, check.shown(name), check.suggest(name, names))
@@ -175,7 +184,8 @@ local none = {}
 local check_write = call_schema("predictor:write", {layer = 1, src = 1, dst = 1, first = 1})
 local check_append = call_schema("predictor:append", {layer = 1, first = 1, table = 1})
 local check_forget = call_schema("predictor:forget", {layer = 1, blocks = 1})
-local check_score = call_schema("predictor:score", {layer = 1, blocks = 1, lengths = 1, first = 1, n = 1, out = 1})
+local check_score = call_schema("predictor:score",
+  {layer = 1, blocks = 1, lengths = 1, first = 1, n = 1, out = 1})
 local check_project = call_schema("predictor:project", {layer = 1, out = 1})
 
 local function integer(what, value, default)
@@ -196,8 +206,10 @@ local function done(p, status)
 end
 
 --- Summarises whole blocks, all in one launch.
--- @tparam buf k [tokens, kv_heads, head_dim], an unfinished last block is left out; or [pool, block_size, kv_heads, head_dim]
--- @tparam ?table options layer; src: which blocks of k; dst: which block ids they are; first: id of the first without dst
+-- @tparam buf k [tokens, kv_heads, head_dim], an unfinished last block is left out; or [pool, block_size,
+-- kv_heads, head_dim]
+-- @tparam ?table options layer; src: which blocks of k; dst: which block ids they are; first: id of the first
+-- without dst
 -- @treturn[1] predictor itself
 -- @treturn[2] nil the device failed
 -- @treturn[2] string message
@@ -216,7 +228,8 @@ end
 
 --- Summarises a prompt that arrives in pieces; a block once its last token has come.
 -- @tparam buf k tokens first .. of one sequence, [tokens, kv_heads, head_dim]
--- @tparam ?table options first: position of the first token, 0 starts anew; layer; table: the sequence's block table
+-- @tparam ?table options first: position of the first token, 0 starts anew; layer; table: the sequence's
+-- block table
 -- @treturn[1] predictor itself
 -- @treturn[2] nil the device failed
 -- @treturn[2] string message
@@ -247,7 +260,8 @@ function methods:forget(options)
   return done(self, lib.tide_predictor_forget(live(self, "predictor:forget"), layer, blocks, nil))
 end
 
--- The context's own buffer of no ids: a count of 0 means "to the end of the pool" in C, an empty list means none.
+-- The context's own buffer of no ids: a count of 0 means "to the end of the pool" in C, an empty list means
+-- none.
 local function no_blocks(p)
   local b = p._no_blocks
   if not b then
@@ -261,20 +275,24 @@ end
 local function n_scored(p, options, first)
   local blocks, n = options.blocks, options.n
   if blocks then
-    if n or options.first then check.misuse("predictor:score: blocks exclude first and n; pass a slice of blocks") end
+    if n or options.first then
+      check.misuse("predictor:score: blocks exclude first and n; pass a slice of blocks")
+    end
     return blocks.shape[blocks.n_dims] or 0
   end
   local live_blocks = p.settings.blocks
   if first > live_blocks or (n and n > live_blocks - first) then
-    check.misuse("predictor:score: out of range (got first %d and n %d, want within %d, set by blocks)", first, n or 0, live_blocks)
+    check.misuse("predictor:score: out of range (got first %d and n %d, want within %d, set by blocks)",
+      first, n or 0, live_blocks)
   end
   return n or live_blocks - first
 end
 
-local function new_scores(p, q, n)
+local function scores_for(p, q, n, out)
+  if out then return out end
   if q.n_dims < 2 or q.n_dims > 3 then
-    check.misuse("predictor:score: q has the wrong shape (got %s, want [q_heads, head_dim] or [rows, q_heads, head_dim])",
-      tostring(q))
+    check.misuse("predictor:score: q has the wrong shape (got %s, want [q_heads, head_dim] or "
+      .. "[rows, q_heads, head_dim])", tostring(q))
   end
   local shape = q.n_dims == 3 and {q.shape[1], n} or {n}
   return buf.new(p.ctx, {shape = shape, device = p.device, label = "scores"})
@@ -282,8 +300,8 @@ end
 
 --- Scores blocks for a query. Does not wait.
 -- @tparam buf q [q_heads, head_dim], or [rows, q_heads, head_dim]
--- @tparam ?table options layer; blocks: i32 ids, [n] or [rows, n]; lengths: i32 [rows], how many of them count; or
--- first and n: a range of the pool (default: all); out: where to write (default: a new buffer)
+-- @tparam ?table options layer; blocks: i32 ids, [n] or [rows, n]; lengths: i32 [rows], how many of them
+-- count; or first and n: a range of the pool (default: all); out: where to write (default: a new buffer)
 -- @treturn[1] buf f32 [n] or [rows, n]; a block never written scores -infinity
 -- @treturn[2] nil no room, or the device failed
 -- @treturn[2] string message
@@ -299,18 +317,23 @@ function methods:score(q, options)
   local lengths = optional_view("predictor:score: lengths", options.lengths)
   local n = n_scored(self, options, first)
   check.integer("predictor:score: n", n, 0, max_int)
-  local out, message, code = options.out, nil, nil
-  if not out then
-    out, message, code = new_scores(self, q, n)
-    if not out then return nil, message, code end
-  end
+  local out, message, code = scores_for(self, q, n, options.out)
+  if not out then return nil, message, code end
   local request = self._request
   request.blocks = blocks or (n == 0 and no_blocks(self)._view or nil)
   request.lengths = lengths
   request.first, request.count = first, n
-  local status = lib.tide_predictor_score(handle, layer, view, request, buf.view_of("predictor:score: out", out), nil)
+  local scores = buf.view_of("predictor:score: out", out)
+  local status = lib.tide_predictor_score(handle, layer, view, request, scores, nil)
   if status == 0 then return out end
   return check.status(self.ctx, status)
+end
+
+local function projected_for(p, q, out)
+  if out then return out end
+  local rows = q.n_dims == 3 and q.shape[1] or 1
+  return buf.new(p.ctx, {dtype = "bf16", shape = {rows, p.settings.q_heads, p._sizes.rank}, device = p.device,
+    label = "projected"})
 end
 
 --- Projected queries: what the score multiplies with.
@@ -325,15 +348,11 @@ function methods:project(q, options)
   options = options or none
   check_project(options)
   local handle, view = live(self, "predictor:project"), buf.view_of("predictor:project: q", q)
-  local out, message, code = options.out, nil, nil
-  if not out then
-    local rows = q.n_dims == 3 and q.shape[1] or 1
-    out, message, code = buf.new(self.ctx, {dtype = "bf16", device = self.device, label = "projected",
-      shape = {rows, self.settings.q_heads, self._sizes.rank}})
-    if not out then return nil, message, code end
-  end
+  local out, message, code = projected_for(self, q, options.out)
+  if not out then return nil, message, code end
   local layer = integer("predictor:project: layer", options.layer, 0)
-  local status = lib.tide_predictor_project(handle, layer, view, buf.view_of("predictor:project: out", out), nil)
+  local projected = buf.view_of("predictor:project: out", out)
+  local status = lib.tide_predictor_project(handle, layer, view, projected, nil)
   if status == 0 then return out end
   return check.status(self.ctx, status)
 end
@@ -352,7 +371,9 @@ function methods:slot(layer, block)
   local status = lib.tide_predictor_slot(live(self, "predictor:slot"), layer, block, view, written)
   local ok, message, code = check.status(self.ctx, status)
   if not ok then return nil, message, code end
-  if written[0] == 0 then return nil, ("predictor:slot: block %d of layer %d holds nothing"):format(block, layer) end
+  if written[0] == 0 then
+    return nil, ("predictor:slot: block %d of layer %d holds nothing"):format(block, layer)
+  end
   local shape = {}
   for i = 1, view.n_dims do shape[i] = tonumber(view.shape[i - 1]) end
   local stored = assert(buf.wrap(self.ctx, view.data, "bf16", shape, {device = self.device}))
@@ -384,10 +405,11 @@ predictor.class = {
   __index = methods,
   __tostring = function(p)
     local s = p.settings
-    local projection = type(s.projection) == "table" and (s.projection.random and "random" or "calibrated") or s.projection
-    return ("predictor %s/%s/%s, %d layers x %d blocks of %d, %d:%d heads of %d, rank %d, %s"):format(s.summary, projection,
-      s.aggregate, s.layers, s.blocks, s.block_size, s.q_heads, s.kv_heads, s.head_dim, p._sizes.rank,
-      p._handle and p.device or "(closed)")
+    local projection = s.projection
+    if type(projection) == "table" then projection = projection.random and "random" or "calibrated" end
+    return ("predictor %s/%s/%s, %d layers x %d blocks of %d, %d:%d heads of %d, rank %d, %s"):format(
+      s.summary, projection, s.aggregate, s.layers, s.blocks, s.block_size, s.q_heads, s.kv_heads, s.head_dim,
+      p._sizes.rank, p._handle and p.device or "(closed)")
   end,
 }
 

@@ -1,8 +1,8 @@
 --- safetensors files: read by mapping, written whole or not at all.
 --
--- A loaded file has its tensors as fields (`c.k`), made when first read: over the mapped file on the cpu, copied on any
--- other device. `c.meta` holds the metadata, strings all of them. A file that breaks the format is refused before any
--- tensor is made. The file must not be cut short while it is open.
+-- A loaded file has its tensors as fields (`c.k`), made when first read: over the mapped file on the cpu,
+-- copied on any other device. `c.meta` holds the metadata, strings all of them. A file that breaks the format
+-- is refused before any tensor is made. The file must not be cut short while it is open.
 -- @module tide.safetensors
 
 local ffi = require "ffi"
@@ -33,7 +33,8 @@ local dtypes = {
   F32 = {bytes = 4, name = "f32"}, F16 = {bytes = 2, name = "f16"}, BF16 = {bytes = 2, name = "bf16"},
   F8_E4M3 = {bytes = 1, name = "f8e4m3"}, I32 = {bytes = 4, name = "i32"}, U32 = {bytes = 4, name = "u32"},
   I64 = {bytes = 8, name = "i64"}, U8 = {bytes = 1, name = "u8"},
-  F64 = {bytes = 8}, U64 = {bytes = 8}, I16 = {bytes = 2}, U16 = {bytes = 2}, I8 = {bytes = 1}, BOOL = {bytes = 1},
+  F64 = {bytes = 8}, U64 = {bytes = 8}, I16 = {bytes = 2}, U16 = {bytes = 2}, I8 = {bytes = 1},
+    BOOL = {bytes = 1},
   F8_E5M2 = {bytes = 1},
 }
 local name_in_file = {}
@@ -68,8 +69,8 @@ local function unescaped(raw)
   return list[1]
 end
 
--- What the decoder cannot tell: keys that come twice, an object where a list belongs, anything that is neither a
--- string nor a plain non-negative integer, and depth.
+-- What the decoder cannot tell: keys that come twice, an object where a list belongs, anything that is
+-- neither a string nor a plain non-negative integer, and depth.
 local function scan(text)
   local open, depth, i = {}, 0, 1
   while true do
@@ -115,13 +116,16 @@ end
 local function read_tensor(name, entry, data_bytes)
   if type(entry) ~= "table" then refuse("the entry of %s is no object", check.shown(name)) end
   local dtype = type(entry.dtype) == "string" and dtypes[entry.dtype]
-  if not dtype then refuse("%s has an unknown dtype (got %s)", check.shown(name), check.shown(entry.dtype)) end
+  if not dtype then
+    refuse("%s has an unknown dtype (got %s)", check.shown(name), check.shown(entry.dtype))
+  end
   local shape = integer_list("shape", entry.shape, name)
   local offsets = integer_list("data_offsets", entry.data_offsets, name)
   if #offsets ~= 2 then refuse("data_offsets of %s has %d numbers (want 2)", check.shown(name), #offsets) end
   local first, last, bytes = offsets[1], offsets[2], dtype.bytes
   if first > last or last > data_bytes then
-    refuse("%s lies outside of the data (got %.0f..%.0f, want within 0..%.0f)", check.shown(name), first, last, data_bytes)
+    refuse("%s lies outside of the data (got %.0f..%.0f, want within 0..%.0f)", check.shown(name), first,
+      last, data_bytes)
   end
   for _, extent in ipairs(shape) do
     bytes = bytes * extent
@@ -130,7 +134,8 @@ local function read_tensor(name, entry, data_bytes)
   if bytes ~= last - first then
     refuse("%s has %.0f bytes (want %.0f for its shape and dtype)", check.shown(name), last - first, bytes)
   end
-  return {name = name, dtype = dtype.name, dtype_in_file = entry.dtype, shape = shape, first = first, bytes = bytes}
+  return {name = name, dtype = dtype.name, dtype_in_file = entry.dtype, shape = shape, first = first,
+    bytes = bytes}
 end
 
 local function read_meta(entry)
@@ -158,15 +163,20 @@ local function check_layout(tensors, data_bytes)
     end
     at = at + tensor.bytes
   end
-  if at ~= data_bytes then refuse("the data do not end with the last tensor (got %.0f bytes, want %.0f)", data_bytes, at) end
+  if at ~= data_bytes then
+    refuse("the data do not end with the last tensor (got %.0f bytes, want %.0f)", data_bytes, at)
+  end
 end
 
 local function header_of(map)
-  if map.bytes < 8 then refuse("the file is too short (got %d bytes, want at least 8)", tonumber(map.bytes)) end
+  if map.bytes < 8 then
+    refuse("the file is too short (got %d bytes, want at least 8)", tonumber(map.bytes))
+  end
   local length = ffi.new("uint64_t[1]")
   ffi.copy(length, map.data, 8)
   if length[0] > max_header_bytes then
-    refuse("the header is too long (got %s bytes, want at most %d)", tostring(length[0]):gsub("ULL", ""), max_header_bytes)
+    refuse("the header is too long (got %s bytes, want at most %d)", tostring(length[0]):gsub("ULL", ""),
+      max_header_bytes)
   end
   local n = tonumber(length[0])
   if n > map.bytes - 8 then
@@ -177,7 +187,9 @@ end
 
 local function parse(map)
   local text, n = header_of(map)
-  if text:sub(1, 1) ~= "{" then refuse("the header is no JSON object (it begins with %s)", check.shown(text:sub(1, 8))) end
+  if text:sub(1, 1) ~= "{" then
+    refuse("the header is no JSON object (it begins with %s)", check.shown(text:sub(1, 8)))
+  end
   scan(text)
   local ok, decoded = pcall(json.decode, text)
   if not ok then refuse("the header is not JSON: %s", (tostring(decoded):gsub("[%c\128-\255]", "?"))) end
@@ -203,7 +215,9 @@ function safetensors.load(ctx, path)
   check.type("tide.load: path", path, "string")
   local errno = ffi.new "int32_t[1]"
   local map = lib.tide_map_open(path, errno)
-  if map == nil then return nil, ("%s: %s"):format(path, ffi.string(ffi.C.strerror(errno[0])):lower()), "EFILE" end
+  if map == nil then
+    return nil, ("%s: %s"):format(path, ffi.string(ffi.C.strerror(errno[0])):lower()), "EFILE"
+  end
   map = ffi.gc(map, lib.tide_map_release)
   local ok, parsed = pcall(parse, map)
   if not ok then
@@ -227,7 +241,8 @@ local function over_map(file, tensor)
     if not b then lib.tide_map_release(file._map) end
     return b, message, code
   end
-  local b, message, code = buf.new(file.ctx, {dtype = tensor.dtype, shape = tensor.shape, device = "cpu", label = tensor.name})
+  local b, message, code = buf.new(file.ctx,
+    {dtype = tensor.dtype, shape = tensor.shape, device = "cpu", label = tensor.name})
   if not b then return nil, message, code end
   local bytes = ffi.new("uint8_t[?]", tensor.bytes)
   ffi.copy(bytes, data, tensor.bytes)
@@ -253,8 +268,8 @@ function methods:get(name, device)
   local made = self._made[key]
   if made and made._handle then return made end
   if not tensor.dtype or #tensor.shape > 5 then
-    return nil, ("%s: %s cannot be held (got %s in %d dimensions, want another dtype or at most 5)"):format(self.path, name,
-      tensor.dtype_in_file, #tensor.shape), "EUNSUPPORTED"
+    return nil, ("%s: %s cannot be held (got %s in %d dimensions, want another dtype or at most 5)"):format(
+      self.path, name, tensor.dtype_in_file, #tensor.shape), "EUNSUPPORTED"
   end
   local b, message, code = over_map(self, tensor)
   if b and device ~= "cpu" then
@@ -291,7 +306,8 @@ function methods:has(name) return self._by_name[name] ~= nil end
 function methods:number(key)
   local value = tonumber(self.meta[key])
   if value then return value end
-  return nil, ("%s: metadata %s: wants a number (got %s)"):format(self.path, key, check.shown(self.meta[key])), "EFORMAT"
+  return nil, ("%s: metadata %s: wants a number (got %s)"):format(self.path, key,
+    check.shown(self.meta[key])), "EFORMAT"
 end
 
 --- Gives the file back once the last buffer over it has closed. Again is fine.
@@ -300,6 +316,7 @@ function methods:close()
   if not self._map then return end
   lib.tide_map_release(ffi.gc(self._map, nil))
   rawset(self, "_map", nil)
+  self._made = {}
 end
 
 safetensors.class = {
@@ -350,8 +367,9 @@ local function header_text(list, meta)
     entries[1] = '"__metadata__":{' .. table.concat(pairs_text, ",") .. "}"
   end
   for _, tensor in ipairs(list) do
-    entries[#entries + 1] = ('%s:{"dtype":"%s","shape":[%s],"data_offsets":[%.0f,%.0f]}'):format(json.encode(tensor.name),
-      name_in_file[tensor.buf.dtype], table.concat(tensor.buf.shape, ","), at, at + tensor.bytes)
+    entries[#entries + 1] = ('%s:{"dtype":"%s","shape":[%s],"data_offsets":[%.0f,%.0f]}'):format(
+      json.encode(tensor.name), name_in_file[tensor.buf.dtype], table.concat(tensor.buf.shape, ","), at,
+      at + tensor.bytes)
     at = at + tensor.bytes
   end
   local text = "{" .. table.concat(entries, ",") .. "}"

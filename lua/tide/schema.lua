@@ -1,7 +1,9 @@
---- Settings tables, checked against a declaration: names, types, ranges, defaults. No table reaches a C struct unchecked.
+--- Settings tables, checked against a declaration: names, types, ranges, defaults. No table reaches a C
+-- struct unchecked.
 --
--- A field is {kind, default =, min =, max =, among =, c =, doc =}; kind is "integer", "number", "boolean", "string",
--- "bytes" (a number or "2 GiB"), "choice" (one of among), "shape", "table" or "any"; c names the member of the C struct.
+-- A field is {kind, default =, min =, max =, among =, c =, doc =}; kind is "integer", "number", "boolean",
+-- "string", "bytes" (a number or "2 GiB"), "choice" (one of among), "shape", "table" or "any"; c names the
+-- member of the C struct.
 -- @module tide.schema
 
 local check = require "tide.check"
@@ -61,7 +63,8 @@ function kinds.shape(value)
   local n = 0
   for key, extent in pairs(value) do
     n = n + 1
-    if type(key) ~= "number" or type(extent) ~= "number" or extent % 1 ~= 0 or extent < 0 or extent > 2^53 then
+    if type(key) ~= "number" or type(extent) ~= "number" or extent % 1 ~= 0 or extent < 0
+      or extent > 2^53 then
       return nil, want
     end
   end
@@ -106,7 +109,8 @@ function methods:read(given)
     else
       local kept, want = kinds[field[1]](value, field)
       if kept == nil then
-        check.misuse("%s: %s has the wrong value (got %s, want %s)", self.what, name, check.shown(value), want)
+        check.misuse("%s: %s has the wrong value (got %s, want %s)", self.what, name, check.shown(value),
+          want)
       end
       value = kept
     end

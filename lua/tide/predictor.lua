@@ -331,15 +331,15 @@ end
 
 local function projected_for(p, q, out)
   if out then return out end
-  local rows = q.n_dims == 3 and q.shape[1] or 1
-  return buf.new(p.ctx, {dtype = "bf16", shape = {rows, p.settings.q_heads, p._sizes.rank}, device = p.device,
-    label = "projected"})
+  local heads, rank = p.settings.q_heads, p._sizes.rank
+  local shape = q.n_dims == 3 and {q.shape[1], heads, rank} or {heads, rank}
+  return buf.new(p.ctx, {dtype = "bf16", shape = shape, device = p.device, label = "projected"})
 end
 
 --- Projected queries: what the score multiplies with.
 -- @tparam buf q as for score
 -- @tparam ?table options layer; out
--- @treturn[1] buf bf16 [rows, q_heads, rank]
+-- @treturn[1] buf bf16 [q_heads, rank] or [rows, q_heads, rank]
 -- @treturn[2] nil no room, or the device failed
 -- @treturn[2] string message
 -- @treturn[2] string code

@@ -5,7 +5,7 @@
 -- 0 .. n_blocks-1 exist. The rest are the best of the blocks below e, ties to the lower id, NaN last.
 --
 -- Scores and masses are anything indexed from 0 in row-major order: what `buf:read()` gives, an FFI pointer,
--- a table. `layout` may hold block_size (16), score_stride and mass_stride (n_blocks): elements from row to row.
+-- a table. `layout` may hold block_size (16), score_stride and mass_stride (n_blocks): elements a row.
 -- @module tide.evaluate
 
 local evaluate = {}

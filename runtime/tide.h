@@ -323,8 +323,8 @@ tide_status tide_gather(tide_ctx *ctx, const tide_view *dst, const tide_view *sr
 
 /* ---- policies --------------------------------------------------------------------------------------------------- */
 
-/* The candidates of one decision as columns, all host memory of n entries, index 0 .. n-1 by ascending slot.
- * A column that the caller does not have is NULL and reads as its default. */
+/* The candidates of one decision as columns, all host memory of n entries, index 0 .. n-1 by strictly ascending slot.
+ * A column that the caller does not have is NULL and reads as its default. Ticks are never NaN. */
 typedef struct tide_candidates {
   int32_t n;
   int32_t reserved;
@@ -337,29 +337,35 @@ typedef struct tide_candidates {
 } tide_candidates;
 
 typedef struct tide_decision {
-  int32_t n_victims;             /* written to victims */
+  int32_t n_victims;             /* written to victims: n_wanted */
   int32_t n_rejected;            /* proposals that C refused */
-  int32_t used_fallback;         /* 1: tail-first LRU decided */
+  int32_t used_fallback;         /* 1: tail-first LRU decided, or filled up what the script left open */
   int32_t n_strikes;             /* faults of this policy so far; three in a row switch it off */
   double policy_us;              /* time in the script */
 } tide_decision;
 
-/* Loads a policy from source text into a state of its own: sandboxed, memory-limited. name appears in errors. Needs
- * libtide_lua in the process, else TIDE_EUNSUPPORTED. */
+/* Loads a policy from source text into a state of its own: sandboxed, limited to 16 MiB. name appears in errors. Needs
+ * libtide_lua in the process, else TIDE_EUNSUPPORTED. The script runs twice: once to practise on made-up candidates, so
+ * that its loop is compiled before the first decision, and once more to start with nothing learnt from them. */
 tide_status tide_policy_load(tide_ctx *ctx, const char *name, const char *source, int64_t source_bytes, tide_policy **out);
 tide_status tide_policy_load_file(tide_ctx *ctx, const char *path, tide_policy **out);
-/* The n_wanted slots that should leave, first to leave first. C ranks, breaks ties (older last use, then lower slot), checks
- * NaN and fills up from tail-first LRU when the script errs or comes up short; then the status is TIDE_OK still and
- * tide_policy_fault says why. victims holds n_wanted entries; report may be NULL. */
+/* The n_wanted (0 .. n) slots that should leave, first to leave first. C ranks, breaks ties (older last use, then lower
+ * slot), checks NaN and fills up from tail-first LRU (older last use, then larger index, then lower slot) when the script
+ * errs or comes up short; then the status is TIDE_OK still and tide_policy_fault says why. victims holds n_wanted entries;
+ * report may be NULL. */
 tide_status tide_policy_victims(tide_policy *policy, const tide_candidates *candidates, double now, int32_t n_wanted,
                                 int32_t *victims, tide_decision *report);
-/* keep[i] as the script wrote it, for inspection: the last decision's column, n entries, or NULL. */
+/* keep[i] as the script wrote it, for inspection: the last decision's column, n entries; NULL when no script wrote it. */
 const float *tide_policy_keep(tide_policy *policy, int32_t *n);
 const char *tide_policy_name(tide_policy *policy);
 const char *tide_policy_fault(tide_policy *policy);           /* the last fault with its traceback; "" when none */
+/* "compiled, 2 traces", or why it runs interpreted. */
+const char *tide_policy_describe(tide_policy *policy);
 /* A setting of the script by name, checked against its declaration. */
 tide_status tide_policy_set(tide_policy *policy, const char *setting, double value);
 tide_status tide_policy_get(tide_policy *policy, const char *setting, double *value);
+/* Time that the script may take for a decision; 0: 5000. It is measured after the call: a late decision stands, and is a fault. */
+tide_status tide_policy_budget(tide_policy *policy, double budget_us);
 void tide_policy_close(tide_policy *policy);
 
 #pragma GCC visibility pop

@@ -93,16 +93,22 @@ static tide_status check_candidates(tide_ctx *ctx, const tide_candidates *in) {
 }
 
 static void take_candidates(policy_columns *c, const tide_candidates *in) {
-  size_t n = (size_t)in->n;
-  c->n = in->n;
-  for (int32_t i = 0; i < in->n; i++) c->slot[i] = in->slot ? in->slot[i] : i;
-  for (int32_t i = 0; i < in->n; i++) c->key[i] = in->key ? in->key[i] : (uint64_t)(int64_t)c->slot[i];
-  memcpy(c->index, in->index ? in->index : c->slot, n * sizeof *c->index);
-  for (int32_t i = 0; i < in->n; i++) c->born[i] = in->born ? in->born[i] : 0;
-  memcpy(c->last_use, in->last_use ? in->last_use : c->born, n * sizeof *c->last_use);
-  for (int32_t i = 0; i < in->n; i++) c->score[i] = in->score ? in->score[i] : -INFINITY;
-  memset(c->keep, 0, n * sizeof *c->keep);
-  memset(c->chosen, 0, n);
+  const int32_t n = in->n;
+  const size_t count = (size_t)n;
+  int32_t *const slot = c->slot;
+  c->n = n;
+  if (in->slot) memcpy(slot, in->slot, count * sizeof *slot);
+  else for (int32_t i = 0; i < n; i++) slot[i] = i;
+  if (in->key) memcpy(c->key, in->key, count * sizeof *c->key);
+  else for (int32_t i = 0; i < n; i++) c->key[i] = (uint64_t)(int64_t)slot[i];
+  memcpy(c->index, in->index ? in->index : slot, count * sizeof *c->index);
+  if (in->born) memcpy(c->born, in->born, count * sizeof *c->born);
+  else memset(c->born, 0, count * sizeof *c->born);
+  memcpy(c->last_use, in->last_use ? in->last_use : c->born, count * sizeof *c->last_use);
+  if (in->score) memcpy(c->score, in->score, count * sizeof *c->score);
+  else for (int32_t i = 0; i < n; i++) c->score[i] = -INFINITY;
+  memset(c->keep, 0, count * sizeof *c->keep);
+  memset(c->chosen, 0, count);
 }
 
 /* A prompt of made-up blocks: few of them sinks, some never scored, ages of every size. */
@@ -120,22 +126,24 @@ static void make_up_candidates(policy_columns *c) {
 
 /* ---- ranking ---------------------------------------------------------------------------------------------------- */
 
+#define INLINED inline __attribute__((always_inline))
+
 typedef bool leaves_first(const policy_columns *c, int32_t a, int32_t b);
 
-static inline bool by_keep(const policy_columns *c, int32_t a, int32_t b) {
+static INLINED bool by_keep(const policy_columns *c, int32_t a, int32_t b) {
   if (c->keep[a] != c->keep[b]) return c->keep[a] < c->keep[b];
   if (c->last_use[a] != c->last_use[b]) return c->last_use[a] < c->last_use[b];
   return a < b;
 }
 
-static inline bool by_tail(const policy_columns *c, int32_t a, int32_t b) {
+static INLINED bool by_tail(const policy_columns *c, int32_t a, int32_t b) {
   if (c->last_use[a] != c->last_use[b]) return c->last_use[a] < c->last_use[b];
   if (c->index[a] != c->index[b]) return c->index[a] > c->index[b];
   return a < b;
 }
 
 /* Restores the heap below at: its root is the candidate that leaves last. */
-static inline void sift_down(const policy_columns *c, int32_t *heap, int32_t n, int32_t at, leaves_first *first) {
+static INLINED void sift_down(const policy_columns *c, int32_t *heap, int32_t n, int32_t at, leaves_first *first) {
   int32_t moved = heap[at];
   for (int32_t child; (child = 2 * at + 1) < n; at = child) {
     if (child + 1 < n && first(c, heap[child], heap[child + 1])) child++;
@@ -147,8 +155,8 @@ static inline void sift_down(const policy_columns *c, int32_t *heap, int32_t n, 
 
 /* The k first of the candidates that are not chosen yet, in order; there are at least k. Inlined with each order, so that
  * the comparison is no call: most candidates cost one look at the root. */
-static inline __attribute__((always_inline)) void rank(const policy_columns *c, int32_t k, int32_t *out,
-                                                       leaves_first *first) {
+static INLINED void rank(const policy_columns *columns, int32_t k, int32_t *out, leaves_first *first) {
+  const policy_columns copy = *columns, *const c = &copy;      /* no store to out can change it */
   int32_t held = 0, i = 0;
   for (; held < k; i++)
     if (!c->chosen[i]) out[held++] = i;

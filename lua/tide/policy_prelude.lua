@@ -7,7 +7,7 @@
 
 local ffi, jit = require "ffi", require "jit"
 local jit_util = require "jit.util"
-local error, pairs, pcall, rawget, setmetatable = error, pairs, pcall, rawget, setmetatable
+local error, next, pairs, pcall, rawget, setmetatable = error, pairs, pcall, rawget, setmetatable
 local tostring, type, collectgarbage = tostring, type, collectgarbage
 local floor, min, format, byte, sub = math.floor, math.min, string.format, string.byte, string.sub
 local concat, sort = table.concat, table.sort
@@ -255,27 +255,33 @@ end
 local healthy = compiles()
 if not healthy then jit.off() end
 
--- Decides once over made-up candidates and watches the compiler. Answers how the script runs.
+-- "compiled, 2 traces", with the place where the compiler gave up and the loop stays interpreted, if there is one.
+local function verdict(n_traces, gave_up)
+  local _, place = next(gave_up)
+  local compiled = n_traces > 0 and format("compiled, %d trace%s", n_traces, n_traces == 1 and "" or "s")
+  if place then return format("%s: the compiler gave up at %s", compiled and compiled .. ", in part interpreted"
+    or "interpreted", place) end
+  return compiled or "interpreted: no loop over the candidates"
+end
+
+-- Decides once over made-up candidates and watches the compiler, then starts the script anew. Answers how the script
+-- runs; and what is wrong with it now, or nil.
 local function practise()
-  if not healthy then
-    adopt(script)
-    return "interpreted: no trace compiles in this process"
-  end
-  local source = jit_util.funcinfo(script).source
-  local n_traces, reason = 0, nil
+  local n_traces, gave_up, start = 0, {}, nil
   local function watch(what, _, func, pc)
     local place = jit_util.funcinfo(func, pc)
-    if place.source ~= source then return end
-    if what == "stop" then n_traces = n_traces + 1 end
-    if what == "abort" then reason = format("the compiler gave up at %s:%d", sub(source, 2), place.currentline) end
+    local line = place.source and format("%s:%d", sub(place.source, 2), place.currentline or place.linedefined)
+    if what == "start" then start = line and line .. "/" .. pc end
+    if what == "abort" and start then gave_up[start] = line end
+    if what == "stop" and start then gave_up[start], n_traces = nil, n_traces + 1 end
   end
-  jit.attach(watch, "trace")
+  if healthy then jit.attach(watch, "trace") end
   pcall(decide)
   jit.attach(watch)
   collectgarbage()
   local _, wrong = adopt(script)
-  if n_traces > 0 then return format("compiled, %d trace%s", n_traces, n_traces == 1 and "" or "s"), wrong end
-  return "interpreted: " .. (reason or "no loop over the candidates"), wrong
+  if not healthy then return "interpreted: no trace compiles in this process", wrong end
+  return verdict(n_traces, gave_up), wrong
 end
 
 ---------------------------------------------------------------------------------------------------- sandbox

@@ -67,17 +67,19 @@ static int inspect(lua_State *L) {
   return 0;
 }
 
-tide_status lua_host_open(tide_ctx *ctx, lua_host *h, int64_t limit_bytes) {
+tide_status lua_host_open(lua_host *h, int64_t limit_bytes, char *error, size_t error_bytes) {
   *h = (lua_host){.limit_bytes = limit_bytes, .traceback = LUA_NOREF};
   h->L = lua_newstate(allocate, h);
-  if (!h->L) return tide_fail(ctx, TIDE_EMEM, "lua: no state (out of memory, or of addresses below 2^47)");
+  if (!h->L) {
+    snprintf(error, error_bytes, "no Lua state (out of memory, or of addresses below 2^47)");
+    return TIDE_EMEM;
+  }
   inspection i = {.h = h};
-  char error[160] = "";
-  bool ran = lua_host_run(h, inspect, &i, error, sizeof error);
-  if (ran && !*i.complaint) return TIDE_OK;
+  if (lua_host_run(h, inspect, &i, i.complaint, sizeof i.complaint) && !*i.complaint) return TIDE_OK;
+  snprintf(error, error_bytes, "policies need LuaJIT 2.1, but of the Lua in this process: %s; load tide so that it binds to its "
+           "own LuaJIT (RTLD_DEEPBIND)", i.complaint);
   lua_host_close(h);
-  return tide_fail(ctx, TIDE_EUNSUPPORTED, "lua: policies need LuaJIT 2.1, but for the Lua of this process: %s; load tide so "
-                   "that it binds to its own LuaJIT (RTLD_DEEPBIND)", *i.complaint ? i.complaint : error);
+  return TIDE_EUNSUPPORTED;
 }
 
 void lua_host_close(lua_host *h) {
@@ -89,9 +91,8 @@ void lua_host_close(lua_host *h) {
 
 static void take_error(lua_host *h, int code, char *error, size_t error_bytes) {
   const char *message = lua_type(h->L, -1) == LUA_TSTRING ? lua_tostring(h->L, -1) : "error object is not a string";
-  char limit[24];
   if (error && code == LUA_ERRMEM)
-    snprintf(error, error_bytes, "not enough memory: the script may hold %s", bytes_text(h->limit_bytes, limit));
+    snprintf(error, error_bytes, "not enough memory: the script may hold %.2f MiB", (double)h->limit_bytes / (1 << 20));
   else if (error)
     snprintf(error, error_bytes, "%s", message);
   lua_pop(h->L, 1);

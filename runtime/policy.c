@@ -310,9 +310,9 @@ static tide_status open_script(tide_policy *p, const policy_source *source) {
   TRY(reserve_script(p));
   TRY(grow(p, PRACTICE_N));
   make_up_candidates(&p->columns);
-  TRY(p->host->open(p->ctx, source, &p->columns, &p->script));
-  p->columns.n = 0;
-  return TIDE_OK;
+  char error[1024] = "";
+  tide_status status = p->host->open(source, &p->columns, &p->script, error, sizeof error);
+  return status ? tide_fail(p->ctx, status, "policy '%s': %s", p->name, error) : TIDE_OK;
 }
 
 static tide_status load(tide_ctx *ctx, const policy_source *source, tide_policy **out) {
@@ -414,7 +414,9 @@ static tide_status setting(tide_policy *p, const char *name, const double *value
   if (!name) return tide_fail(p->ctx, TIDE_EINVAL, "policy '%s': the name of a setting is required", p->name);
   if (value && *value != *value)
     return tide_fail(p->ctx, TIDE_EINVAL, "policy '%s': setting '%s' is not a number", p->name, name);
-  return p->host->setting(p->script, p->ctx, name, value, out);
+  char error[256] = "";
+  tide_status status = p->host->setting(p->script, name, value, out, error, sizeof error);
+  return status ? tide_fail(p->ctx, status, "policy '%s': %s", p->name, error) : TIDE_OK;
 }
 
 tide_status tide_policy_set(tide_policy *p, const char *name, double value) {

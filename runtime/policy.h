@@ -27,18 +27,20 @@ typedef struct policy_source {
 } policy_source;
 
 typedef struct policy_host {
-  /* columns stay where they are for the life of the script and hold a batch to practise on. */
-  tide_status (*open)(tide_ctx *ctx, const policy_source *source, policy_columns *columns, void **script);
+  /* columns stay where they are for the life of the script and hold a batch to practise on. error gets the sentence. */
+  tide_status (*open)(const policy_source *source, policy_columns *columns, void **script, char *error, size_t error_bytes);
   void (*close)(void *script);
   /* Answers in the columns, or false and the fault with its traceback. */
   bool (*decide)(void *script, char *fault, size_t fault_bytes);
   /* Sets, when value is not NULL; then reads. */
-  tide_status (*setting)(void *script, tide_ctx *ctx, const char *setting, const double *value, double *out);
+  tide_status (*setting)(void *script, const char *setting, const double *value, double *out, char *error,
+                         size_t error_bytes);
   const char *(*name)(void *script);                                /* as the script calls itself, or NULL */
   const char *(*describe)(void *script);
 } policy_host;
 
-/* The Lua half, where it is in the process. It needs no other tie: libtide has no Lua symbol. */
+/* The Lua half, where it is in the process; the only tie, and a weak one. It uses nothing of the runtime but what it is
+ * given here. */
 #pragma GCC visibility push(default)
 extern const policy_host tide_lua_policy_host;
 #pragma GCC visibility pop

@@ -77,13 +77,14 @@ static int practise(lua_State *L) {
   return 0;
 }
 
-static tide_status adopt(tide_ctx *ctx, script *s, const policy_source *source) {
+static tide_status adopt(script *s, const policy_source *source, char *error, size_t error_bytes) {
   adoption a = {.s = s, .source = source};
   lua_CFunction steps[] = {adopt_source, practise};
   for (int i = 0; i < COUNT_OF(steps); i++) {
     bool done = lua_host_run(&s->lua, steps[i], &a, a.complaint, sizeof a.complaint);
-    if (!done || *a.complaint)
-      return tide_fail(ctx, a.read && !a.ran ? TIDE_ESCRIPT : TIDE_EFORMAT, "policy '%s': %s", source->name, a.complaint);
+    if (done && !*a.complaint) continue;
+    snprintf(error, error_bytes, "%s", a.complaint);
+    return a.read && !a.ran ? TIDE_ESCRIPT : TIDE_EFORMAT;
   }
   return TIDE_OK;
 }
@@ -94,15 +95,14 @@ static void close_script(void *impl) {
   free(s);
 }
 
-static tide_status open_script(tide_ctx *ctx, const policy_source *source, policy_columns *columns, void **out) {
+static tide_status open_script(const policy_source *source, policy_columns *columns, void **out, char *error,
+                               size_t error_bytes) {
   script *s = calloc(1, sizeof *s);
-  if (!s) return tide_fail(ctx, TIDE_EMEM, "policy '%s': out of memory", source->name);
+  if (!s) return TIDE_EMEM;
   s->columns = columns;
-  char error[512];
-  tide_status status = lua_host_open(ctx, &s->lua, source->memory_bytes);
-  if (!status && !lua_host_run(&s->lua, run_prelude, s, error, sizeof error))
-    status = tide_fail(ctx, TIDE_EUNSUPPORTED, "policy '%s': %s", source->name, error);
-  if (!status) status = adopt(ctx, s, source);
+  tide_status status = lua_host_open(&s->lua, source->memory_bytes, error, error_bytes);
+  if (!status && !lua_host_run(&s->lua, run_prelude, s, error, error_bytes)) status = TIDE_EUNSUPPORTED;
+  if (!status) status = adopt(s, source, error, error_bytes);
   if (status) close_script(s);
   else *out = s;
   return status;
@@ -138,25 +138,30 @@ static int adjust(lua_State *L) {
   return 0;
 }
 
-static tide_status setting(void *impl, tide_ctx *ctx, const char *name, const double *value, double *out) {
+static tide_status setting(void *impl, const char *name, const double *value, double *out, char *error,
+                           size_t error_bytes) {
   script *s = impl;
   adjustment a = {.s = s, .setting = name, .value = value};
-  if (!lua_host_run(&s->lua, adjust, &a, a.complaint, sizeof a.complaint) || *a.complaint)
-    return tide_fail(ctx, TIDE_EINVAL, "policy: %s", a.complaint);
+  if (!lua_host_run(&s->lua, adjust, &a, a.complaint, sizeof a.complaint) || *a.complaint) {
+    snprintf(error, error_bytes, "%s", a.complaint);
+    return TIDE_EINVAL;
+  }
   *out = a.now;
   return TIDE_OK;
 }
 
-static const char *name(void *impl) { return *((script *)impl)->name ? ((script *)impl)->name : NULL; }
+static const char *own_name(void *impl) {
+  script *s = impl;
+  return *s->name ? s->name : NULL;
+}
 
 static const char *describe(void *impl) {
   script *s = impl;
-  char used[24], limit[24];
-  snprintf(s->description, sizeof s->description, "%s; holds %s of %s", s->how, bytes_text(s->lua.used_bytes, used),
-           bytes_text(s->lua.limit_bytes, limit));
+  snprintf(s->description, sizeof s->description, "%s; holds %.2f of %.2f MiB", s->how,
+           (double)s->lua.used_bytes / (1 << 20), (double)s->lua.limit_bytes / (1 << 20));
   return s->description;
 }
 
 const policy_host tide_lua_policy_host = {
-  .open = open_script, .close = close_script, .decide = decide, .setting = setting, .name = name, .describe = describe,
+  .open = open_script, .close = close_script, .decide = decide, .setting = setting, .name = own_name, .describe = describe,
 };

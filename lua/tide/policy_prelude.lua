@@ -1,13 +1,13 @@
---- The first thing that runs in the state of a policy, before the script: it takes the FFI, makes the columns and
--- tide.policy.scorer of it, and leaves a sandbox behind.
+--- The first thing that runs in the state of a policy, before the script: it takes the FFI, makes the columns
+-- and tide.policy.scorer of it, and leaves a sandbox behind.
 --
--- No pointer is ever in reach of a script: pointers live in upvalues of the functions here, there is no debug library,
--- and every access is checked against the number of candidates. Settings and columns cannot be replaced.
+-- No pointer is ever in reach of a script: pointers live in upvalues of the functions here, there is no debug
+-- library, and every access is checked against the number of candidates. Settings and columns stay what they are.
 -- The host calls the functions that this chunk returns; runtime/policy.h has the struct.
 
 local ffi, jit = require "ffi", require "jit"
 local jit_util = require "jit.util"
-local error, next, pairs, pcall, rawget, setmetatable = error, pairs, pcall, rawget, setmetatable
+local error, next, pairs, pcall, rawget, setmetatable = error, next, pairs, pcall, rawget, setmetatable
 local tostring, type, collectgarbage = tostring, type, collectgarbage
 local floor, min, format, byte, sub = math.floor, math.min, string.format, string.byte, string.sub
 local concat, sort = table.concat, table.sort
@@ -26,9 +26,9 @@ struct policy_columns {
 };
 ]]
 local view = ffi.new "struct policy_columns"
-assert(ffi.sizeof "struct policy_columns" == ..., "policy_prelude.lua and policy.h differ in struct policy_columns")
+assert(ffi.sizeof "struct policy_columns" == ..., "policy_prelude.lua and policy.h differ in policy_columns")
 
----------------------------------------------------------------------------------------------------- names
+------------------------------------------------------------------------------------------------ names
 
 -- Edits between two words, to suggest the nearest.
 local function distance(a, b)
@@ -60,7 +60,7 @@ local function suggestion(name, known)
   return format("(want %s)", concat(list, ", "))
 end
 
----------------------------------------------------------------------------------------------------- columns
+------------------------------------------------------------------------------------------------ columns
 
 local n, n_wanted = 0, 0     -- candidates, and places in c.out
 local bound = 0              -- the capacity that the pointers below belong to
@@ -96,13 +96,13 @@ local function keep_column()
     refuse("keep", i, n)
   end
   return proxy("keep", get, function(_, i, value)
-    if type(value) ~= "number" then error(format("c.keep[%s]: want a number (got %s)", tostring(i), type(value)), 2) end
     if not (type(i) == "number" and i >= 0 and i < n) then refuse("keep", i, n) end
+    if type(value) ~= "number" then error(format("c.keep[%d]: want a number (got %s)", i, type(value)), 2) end
     data[i] = value
   end)
 end
 
--- Slots out of the range of an int32 are no slots: -1 is refused by the host like any other that is not a candidate's.
+-- What is no int32 is no slot: -1 is refused by the host like any other that is not a candidate's.
 local function out_column()
   local data
   binders.out = function() data = view.out end
@@ -111,8 +111,8 @@ local function out_column()
     refuse("out", i, n_wanted)
   end
   return proxy("out", get, function(_, i, slot)
-    if type(slot) ~= "number" then error(format("c.out[%s]: want a slot (got %s)", tostring(i), type(slot)), 2) end
     if not (type(i) == "number" and i >= 0 and i < n_wanted) then refuse("out", i, n_wanted) end
+    if type(slot) ~= "number" then error(format("c.out[%d]: want a slot (got %s)", i, type(slot)), 2) end
     data[i] = slot >= 0 and slot <= 2147483647 and slot == floor(slot) and slot or -1
   end)
 end
@@ -123,11 +123,13 @@ local fields = {
   last_use = readable "last_use", score = readable "score", keep = keep_column(), out = out_column(),
 }
 
+local function no_column(_, name)
+  error(format("c.%s: no such column %s", tostring(name), suggestion(name, fields)), 2)
+end
+
 local candidates = setmetatable({}, {
-  __index = setmetatable(fields, {
-    __index = function(_, name) error(format("c.%s: no such column %s", tostring(name), suggestion(name, fields)), 2) end,
-  }),
-  __newindex = function(_, name) error(format("c.%s cannot be replaced; write its entries", tostring(name)), 2) end,
+  __index = setmetatable(fields, {__index = no_column}),
+  __newindex = function(_, name) error("c." .. tostring(name) .. " cannot be replaced; write its entries", 2) end,
   __metatable = false,
 })
 
@@ -137,17 +139,19 @@ local function bind()
   bound = view.capacity
 end
 
----------------------------------------------------------------------------------------------------- policies
+------------------------------------------------------------------------------------------------ policies
 
 local known_fields = {name = true, settings = true, score = true, victims = true}
+
+local function is_setting(entry)
+  return type(entry) == "table" and type(entry[1]) == "number" and entry[1] == entry[1] and type(entry[2]) == "string"
+end
 
 local function settings_complaint(settings)
   if type(settings) ~= "table" then return format("settings: want a table (got %s)", type(settings)) end
   for name, entry in pairs(settings) do
     if type(name) ~= "string" then return format("settings: want names as keys (got %s)", tostring(name)) end
-    if type(entry) ~= "table" or type(entry[1]) ~= "number" or entry[1] ~= entry[1] or type(entry[2]) ~= "string" then
-      return format('settings.%s: want {default, "what it does"}', name)
-    end
+    if not is_setting(entry) then return format('settings.%s: want {default, "what it does"}', name) end
   end
 end
 
@@ -167,7 +171,8 @@ local function complaint(policy)
     end
     hooks = hooks + (policy[hook] and 1 or 0)
   end
-  if hooks ~= 1 then return format("want exactly one of score and victims (got %s)", hooks == 0 and "neither" or "both") end
+  if hooks == 0 then return "want a function score or victims (got neither)" end
+  if hooks == 2 then return "want one of score and victims (got both)" end
   if policy.settings ~= nil then return settings_complaint(policy.settings) end
 end
 
@@ -179,7 +184,7 @@ end
 --   for i = 0, c.n - 1 do c.keep[i] = c.last_use[i] end
 -- end}
 local function scorer(policy)
-  if type(policy) ~= "table" then error(format("tide.policy.scorer: want a table (got %s)", type(policy)), 2) end
+  if type(policy) ~= "table" then error(format("tide.policy.scorer: want a table (got %s)", type(policy))) end
   return policy
 end
 
@@ -190,16 +195,17 @@ local script                 -- the compiled text, to run it anew
 local function make_settings(declared)
   values = {}
   for name, entry in pairs(declared or {}) do values[name] = entry[1] end
+  local function no_setting(_, name)
+    error(format("no setting '%s' %s", tostring(name), suggestion(name, values)), 2)
+  end
   set = setmetatable({}, {
-    __index = setmetatable(values, {
-      __index = function(_, name) error(format("no setting '%s' %s", tostring(name), suggestion(name, values)), 2) end,
-    }),
+    __index = setmetatable(values, {__index = no_setting}),
     __newindex = function() error("settings are set by the host", 2) end,
     __metatable = false,
   })
 end
 
--- Runs the script and keeps what it returns. Answers the policy's name, or nil; and what is wrong with it, or nil.
+-- Runs the script and keeps what it returns. Answers the policy's name or nil, and what is wrong or nil.
 local function adopt(chunk)
   script = chunk
   local policy = chunk()
@@ -243,7 +249,7 @@ local function setting(name, value)
   return values[name]
 end
 
----------------------------------------------------------------------------------------------------- compilation
+------------------------------------------------------------------------------------------------ compilation
 
 local function compiles()
   local sum = 0
@@ -255,22 +261,22 @@ end
 local healthy = compiles()
 if not healthy then jit.off() end
 
--- "compiled, 2 traces", with the place where the compiler gave up and the loop stays interpreted, if there is one.
+-- "compiled, 2 traces"; with the place where the compiler gave up, if a loop stays interpreted.
 local function verdict(n_traces, gave_up)
   local _, place = next(gave_up)
   local compiled = n_traces > 0 and format("compiled, %d trace%s", n_traces, n_traces == 1 and "" or "s")
-  if place then return format("%s: the compiler gave up at %s", compiled and compiled .. ", in part interpreted"
-    or "interpreted", place) end
-  return compiled or "interpreted: no loop over the candidates"
+  if not place then return compiled or "interpreted: no loop over the candidates" end
+  local how = compiled and compiled .. ", in part interpreted" or "interpreted"
+  return how .. ": the compiler gave up at " .. place
 end
 
--- Decides once over made-up candidates and watches the compiler, then starts the script anew. Answers how the script
--- runs; and what is wrong with it now, or nil.
+-- Decides once over made-up candidates and watches the compiler, then starts the script anew. Answers how the
+-- script runs, and what is wrong with it now or nil.
 local function practise()
   local n_traces, gave_up, start = 0, {}, nil
   local function watch(what, _, func, pc)
     local place = jit_util.funcinfo(func, pc)
-    local line = place.source and format("%s:%d", sub(place.source, 2), place.currentline or place.linedefined)
+    local line = place.source and sub(place.source, 2) .. ":" .. (place.currentline or place.linedefined)
     if what == "start" then start = line and line .. "/" .. pc end
     if what == "abort" and start then gave_up[start] = line end
     if what == "stop" and start then gave_up[start], n_traces = nil, n_traces + 1 end
@@ -284,7 +290,7 @@ local function practise()
   return verdict(n_traces, gave_up), wrong
 end
 
----------------------------------------------------------------------------------------------------- sandbox
+------------------------------------------------------------------------------------------------ sandbox
 
 local globals = {
   assert = assert, error = error, ipairs = ipairs, next = next, pairs = pairs, pcall = pcall, select = select,
@@ -293,16 +299,15 @@ local globals = {
   tide = {policy = {scorer = scorer}},
 }
 
--- One call of these may take for ever, or compiles bytecode.
-for _, name in pairs {"find", "match", "gmatch", "gsub", "rep", "dump"} do string[name] = nil end
+-- One call of these may take for ever, or makes bytecode.
+for _, name in pairs {"find", "match", "gmatch", "gsub", "rep", "dump"} do globals.string[name] = nil end
+
+local function no_global(_, name) error(format("no global '%s' in a policy", tostring(name)), 2) end
+local function no_new_global(_, name) error(format("global '%s': write local in front of it", tostring(name)), 2) end
 
 local everything = getfenv(0)
 for name in pairs(everything) do everything[name] = nil end
 for name, value in pairs(globals) do everything[name] = value end
-setmetatable(everything, {
-  __index = function(_, name) error(format("no global '%s' in a policy", tostring(name)), 2) end,
-  __newindex = function(_, name) error(format("global '%s': write local %s", tostring(name), tostring(name)), 2) end,
-  __metatable = false,
-})
+setmetatable(everything, {__index = no_global, __newindex = no_new_global, __metatable = false})
 
 return view, adopt, practise, decide, setting

@@ -1,5 +1,5 @@
--- Tail-first LRU: the block whose last read is oldest leaves first; of blocks read at the same tick, the one furthest down
--- its sequence, since it is of use only to those who want all before it too.
+-- Tail-first LRU: the block whose last read is oldest leaves first; of blocks read at the same tick, the one
+-- furthest down its sequence, since it is of use only to those who want all before it too.
 
 local function leaves_first(c, a, b)
   if c.last_use[a] ~= c.last_use[b] then return c.last_use[a] < c.last_use[b] end
@@ -18,7 +18,7 @@ local function sink(c, heap, n, at)
   heap[at] = moved
 end
 
--- A policy that proposes: slots to c.out, first to leave first. (One that writes keep is shorter; see lowrank.lua.)
+-- Proposes: slots to c.out, first to leave first. (A policy that writes keep is shorter: lowrank.lua.)
 return {
   name = "lru",
   victims = function(c, _, _, _, _, n)

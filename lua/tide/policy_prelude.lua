@@ -2,7 +2,7 @@
 -- and tide.policy.scorer of it, and leaves a sandbox behind.
 --
 -- No pointer is ever in reach of a script: pointers live in upvalues of the functions here, there is no debug
--- library, and every access is checked against the number of candidates. Settings and columns stay what they are.
+-- library, and every access is checked against the number of candidates.
 -- The host calls the functions that this chunk returns; runtime/policy.h has the struct.
 
 local ffi, jit = require "ffi", require "jit"
@@ -129,7 +129,7 @@ end
 
 local candidates = setmetatable({}, {
   __index = setmetatable(fields, {__index = no_column}),
-  __newindex = function(_, name) error("c." .. tostring(name) .. " cannot be replaced; write its entries", 2) end,
+  __newindex = function(_, name) error(format("c.%s: write its entries, not the column", tostring(name)), 2) end,
   __metatable = false,
 })
 
@@ -144,7 +144,8 @@ end
 local known_fields = {name = true, settings = true, score = true, victims = true}
 
 local function is_setting(entry)
-  return type(entry) == "table" and type(entry[1]) == "number" and entry[1] == entry[1] and type(entry[2]) == "string"
+  return type(entry) == "table" and type(entry[1]) == "number" and entry[1] == entry[1]
+    and type(entry[2]) == "string"
 end
 
 local function settings_complaint(settings)
@@ -303,7 +304,7 @@ local globals = {
 for _, name in pairs {"find", "match", "gmatch", "gsub", "rep", "dump"} do globals.string[name] = nil end
 
 local function no_global(_, name) error(format("no global '%s' in a policy", tostring(name)), 2) end
-local function no_new_global(_, name) error(format("global '%s': write local in front of it", tostring(name)), 2) end
+local function no_new_global(_, name) error(format("global '%s': put local before it", tostring(name)), 2) end
 
 local everything = getfenv(0)
 for name in pairs(everything) do everything[name] = nil end

@@ -1,6 +1,6 @@
 /* attend.c: reference and variants of attend (see attend.h). */
 #include <stdio.h>
-#include "attend.h"
+#include "attend_row.h"
 #include "numeric.h"
 
 static bool is_plain_float(int32_t dtype) { return dtype == DT_F32 || dtype == DT_F16 || dtype == DT_BF16; }
@@ -28,16 +28,6 @@ static int64_t n_items(const void *args, int phase) {
   return (int64_t)a->n_rows * a->n_q_heads;
 }
 
-/* Tokens of the row's block j that the row reads, and the pool block that holds them. */
-static int tokens_of(const tide_attend_args *a, int64_t row, int64_t j, int64_t *pool) {
-  int64_t position = a->positions ? a->positions[row] : a->first_position + row;
-  int64_t visible = (position + 1 < a->n_tokens ? position + 1 : a->n_tokens) - j * a->block_size;
-  if (j < 0 || j >= a->n_blocks || visible <= 0) return 0;
-  *pool = a->table ? a->table[row * a->table_stride + j] : j;
-  if (*pool < 0 || *pool >= a->n_pool) return 0;
-  return visible < a->block_size ? (int)visible : a->block_size;
-}
-
 static float scaled_dot(const tide_attend_args *a, int64_t row, int h, int64_t pool, int t) {
   int64_t q = row * a->q_row_stride + h * a->q_head_stride;
   int64_t k = pool * a->k_block_stride + t * a->k_token_stride + h / (a->n_q_heads / a->n_kv_heads) * a->k_head_stride;
@@ -51,7 +41,7 @@ static float scaled_dot(const tide_attend_args *a, int64_t row, int h, int64_t p
 static void add_token(const tide_attend_args *a, int h, int64_t pool, int t, float s, float *m, float *l, float *o) {
   int64_t v = pool * a->v_block_stride + t * a->v_token_stride + h / (a->n_q_heads / a->n_kv_heads) * a->v_head_stride;
   float high = fmaxf(*m, s);
-  if (high == -INFINITY) return;
+  if (high == -INFINITY && s == s) return;
   float keep = expf(*m - high), w = expf(s - high);
   for (int d = 0; d < a->head_dim; d++) o[d] = o[d] * keep + w * load_f32(a->v, a->kv_dtype, v + d);
   *l = *l * keep + w;
@@ -67,15 +57,8 @@ static void attend_head(const tide_attend_args *a, int64_t row, int h) {
     for (int t = 0; t < n_tokens; t++) add_token(a, h, pool, t, scaled_dot(a, row, h, pool, t), &m, &l, o);
   }
   int64_t at = row * a->n_q_heads + h;
-  for (int d = 0; a->out && d < a->head_dim; d++) a->out[at * a->head_dim + d] = l > 0 ? a->v_scale * (o[d] / l) : 0;
-  if (a->lse) a->lse[at] = l > 0 ? m + logf(l) : -INFINITY;
-}
-
-static bool in_list(const tide_attend_args *a, int64_t row, int64_t j) {
-  if (!a->list) return true;
-  for (int i = 0; i < a->n_list; i++)
-    if (a->list[row * a->list_stride + i] == j) return true;
-  return false;
+  for (int d = 0; a->out && d < a->head_dim; d++) a->out[at * a->head_dim + d] = l == 0 ? 0 : a->v_scale * (o[d] / l);
+  if (a->lse) a->lse[at] = l == 0 ? -INFINITY : m + logf(l);
 }
 
 static void mass_of_block(const tide_attend_args *a, int64_t row, int64_t j) {
@@ -95,8 +78,17 @@ static void ref(const void *args, int phase, int64_t first, int64_t last) {
   }
 }
 
+#ifndef KERNEL_NO_SIMD
+void attend_v3(const void *args, int phase, int64_t first, int64_t last);
+void attend_v4(const void *args, int phase, int64_t first, int64_t last);
+#endif
+
 static const kernel_variant variants[] = {
     {.name = "ref", .backend = KERNEL_CPU, .level = CPU_PLAIN, .run = ref},
+#ifndef KERNEL_NO_SIMD
+    {.name = "v3", .backend = KERNEL_CPU, .level = CPU_V3, .run = attend_v3},
+    {.name = "v4", .backend = KERNEL_CPU, .level = CPU_V4, .run = attend_v4},
+#endif
 };
 
 const kernel kernel_attend = {.name = "attend", .args_bytes = sizeof(tide_attend_args), .check = check, .n_phases = 2,

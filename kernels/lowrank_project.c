@@ -45,8 +45,17 @@ static void ref(const void *args, int phase, int64_t first, int64_t last) {
   }
 }
 
+#ifndef KERNEL_NO_SIMD
+void lowrank_project_v3(const void *args, int phase, int64_t first, int64_t last);
+void lowrank_project_v4(const void *args, int phase, int64_t first, int64_t last);
+#endif
+
 static const kernel_variant variants[] = {
     {.name = "ref", .backend = KERNEL_CPU, .level = CPU_PLAIN, .run = ref},
+#ifndef KERNEL_NO_SIMD
+    {.name = "v3", .backend = KERNEL_CPU, .level = CPU_V3, .run = lowrank_project_v3},
+    {.name = "v4", .backend = KERNEL_CPU, .level = CPU_V4, .run = lowrank_project_v4},
+#endif
 };
 
 const kernel kernel_lowrank_project = {

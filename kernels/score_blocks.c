@@ -2,10 +2,15 @@
 #include <float.h>
 #include <stdio.h>
 #include "numeric.h"
-#include "score_blocks.h"
+#include "score_blocks_row.h"
 
 /* Behind the logits: per row, head and part, the maximum and the sum of exponentials of that part of the blocks. */
 enum { N_PARTS = 1024 };
+
+static int64_t scratch(const void *args) {
+  const tide_score_blocks_args *a = args;
+  return a->mass ? (int64_t)a->n_rows * a->n_q_heads * ((int64_t)a->n_blocks + 2 * N_PARTS) : 0;
+}
 
 static bool check(const void *args, char *why, size_t why_bytes) {
   const tide_score_blocks_args *a = args;
@@ -15,15 +20,10 @@ static bool check(const void *args, char *why, size_t why_bytes) {
     snprintf(why, why_bytes, "rank must be 1..256, n_entries 1 or more and 2 with minmax (got %d and %d)", a->rank, a->n_entries);
   else if (a->n_rows < 0 || a->n_blocks < 0 || a->n_pool < 0)
     snprintf(why, why_bytes, "n_rows, n_blocks and n_pool must be 0 or more (got %d, %d, %d)", a->n_rows, a->n_blocks, a->n_pool);
-  else if (a->mass && !a->scratch)
+  else if (!a->scratch && scratch(a) > 0)
     snprintf(why, why_bytes, "mass needs scratch (got NULL)");
   else return false;
   return true;
-}
-
-static int64_t scratch(const void *args) {
-  const tide_score_blocks_args *a = args;
-  return a->mass ? (int64_t)a->n_rows * a->n_q_heads * ((int64_t)a->n_blocks + 2 * N_PARTS) : 0;
 }
 
 /* max is done in phase 0; mass: logits, then the log-sum per row and head, then the means. */
@@ -32,13 +32,6 @@ static int64_t n_items(const void *args, int phase) {
   if (phase == 1) return a->mass && a->n_blocks ? (int64_t)a->n_rows * a->n_q_heads : 0;
   if (phase == 2 && !a->mass) return 0;
   return (int64_t)a->n_rows * a->n_blocks;
-}
-
-/* The pool id of a row's entry, or -1 when it is not valid. */
-static int64_t valid_block(const tide_score_blocks_args *a, int64_t row, int64_t i) {
-  if (a->lengths && i >= a->lengths[row]) return -1;
-  int64_t id = a->blocks ? a->blocks[row * a->blocks_stride + i] : a->first_block + i;
-  return id >= 0 && id < a->n_pool && (!a->written || a->written[id]) ? id : -1;
 }
 
 static float dot(const uint16_t *q, const uint16_t *k, int rank) {
@@ -79,8 +72,8 @@ static float logit(const tide_score_blocks_args *a, int64_t row, int h, int64_t 
   if (high == -INFINITY) return -INFINITY;
   high = fminf(fmaxf(high, -FLT_MAX), FLT_MAX);
   for (int t = 0; t < n_tokens; t++) {
-    float e = fminf(a->scale * estimate(a, row, h, id, t), FLT_MAX);
-    if (e == e) sum += expf(e - high);
+    float e = a->scale * estimate(a, row, h, id, t);
+    if (e == e) sum += expf(fminf(e, FLT_MAX) - high);
   }
   return fminf(high + logf(sum), FLT_MAX);
 }
@@ -93,35 +86,53 @@ static float log_sum(const float *logits, int64_t n) {
   return high + logf(sum);
 }
 
-static float mass_score(const tide_score_blocks_args *a, int64_t row, int64_t i, const float *sums) {
+static float mass_score(const tide_score_blocks_args *a, int64_t row, int64_t i) {
   float total = 0;
   for (int h = 0; h < a->n_q_heads; h++) {
-    float l = a->scratch[(row * a->n_q_heads + h) * a->n_blocks + i];
-    if (l != -INFINITY) total += expf(l - sums[row * a->n_q_heads + h]);
+    float l = logits_of(a, row, h)[i];
+    if (l != -INFINITY) total += expf(l - sums_of(a, row)[h]);
   }
   return total / (float)a->n_q_heads;
 }
 
 static void ref(const void *args, int phase, int64_t first, int64_t last) {
   const tide_score_blocks_args *a = args;
-  float *sums = a->mass ? a->scratch + (int64_t)a->n_rows * a->n_q_heads * a->n_blocks : NULL;
   for (int64_t item = first; item < last; item++) {
     if (phase == 1) {
-      sums[item] = log_sum(a->scratch + item * a->n_blocks, a->n_blocks);
+      int64_t row = item / a->n_q_heads;
+      int h = (int)(item % a->n_q_heads);
+      sums_of(a, row)[h] = log_sum(logits_of(a, row, h), a->n_blocks);
       continue;
     }
     int64_t row = item / a->n_blocks, i = item % a->n_blocks, id = valid_block(a, row, i);
     float *score = a->scores + row * a->scores_stride + i;
-    if (phase == 2) *score = id < 0 ? -INFINITY : mass_score(a, row, i, sums);
+    if (phase == 2) *score = id < 0 ? -INFINITY : mass_score(a, row, i);
     else if (!a->mass) *score = id < 0 ? -INFINITY : max_score(a, row, id);
     else
       for (int h = 0; h < a->n_q_heads; h++)
-        a->scratch[(row * a->n_q_heads + h) * a->n_blocks + i] = id < 0 ? -INFINITY : logit(a, row, h, id);
+        logits_of(a, row, h)[i] = id < 0 ? -INFINITY : logit(a, row, h, id);
   }
 }
 
+#ifndef KERNEL_NO_SIMD
+void score_blocks_v3(const void *args, int phase, int64_t first, int64_t last);
+void score_blocks_v4(const void *args, int phase, int64_t first, int64_t last);
+
+static bool simd_refuses(const void *args, char *why, size_t why_bytes) {
+  const tide_score_blocks_args *a = args;
+  if (a->n_q_heads <= SCORE_MAX_HEADS && a->n_q_heads * a->rank <= SCORE_MAX_QUERY) return false;
+  snprintf(why, why_bytes, "serves up to %d q heads and %d values of a query (got %d x %d)", SCORE_MAX_HEADS, SCORE_MAX_QUERY,
+           a->n_q_heads, a->rank);
+  return true;
+}
+#endif
+
 static const kernel_variant variants[] = {
     {.name = "ref", .backend = KERNEL_CPU, .level = CPU_PLAIN, .run = ref},
+#ifndef KERNEL_NO_SIMD
+    {.name = "v3", .backend = KERNEL_CPU, .level = CPU_V3, .refuse = simd_refuses, .run = score_blocks_v3},
+    {.name = "v4", .backend = KERNEL_CPU, .level = CPU_V4, .refuse = simd_refuses, .run = score_blocks_v4},
+#endif
 };
 
 const kernel kernel_score_blocks = {

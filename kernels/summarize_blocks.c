@@ -82,8 +82,17 @@ static int plan_wide(const void *args, const kernel_caps *caps, kernel_launch *o
                    : "summarize_blocks_bf16_wide", wide(a), out);
 }
 
+#ifndef KERNEL_NO_SIMD
+void summarize_blocks_v3(const void *args, int phase, int64_t first, int64_t last);
+void summarize_blocks_v4(const void *args, int phase, int64_t first, int64_t last);
+#endif
+
 static const kernel_variant variants[] = {
     {.name = "ref", .backend = KERNEL_CPU, .level = CPU_PLAIN, .run = ref},
+#ifndef KERNEL_NO_SIMD
+    {.name = "v3", .backend = KERNEL_CPU, .level = CPU_V3, .run = summarize_blocks_v3},
+    {.name = "v4", .backend = KERNEL_CPU, .level = CPU_V4, .run = summarize_blocks_v4},
+#endif
     {.name = "cuda", .backend = KERNEL_CUDA, .level = 80, .plan = plan},
     {.name = "cuda_wide", .backend = KERNEL_CUDA, .level = 80, .refuse = refuse_wide, .plan = plan_wide},
 };

@@ -14,7 +14,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include "cli.h"
+#include "cli_modules.h"
 
 typedef char *generator(const char *text, int state);
 

@@ -10,7 +10,7 @@
 #include <lauxlib.h>
 #include <luajit.h>
 #include <signal.h>
-#include "cli.h"
+#include "cli_modules.h"
 
 /* A signal and the profiler are one a process. */
 static struct {

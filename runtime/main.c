@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
-#include "cli.h"
+#include "cli_modules.h"
 #include "lua_index.h"
 
 /* A driver reserves wide address ranges; the first trace has to find its machine code area before that. A VM that

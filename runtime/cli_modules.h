@@ -1,6 +1,6 @@
-/* cli.h: the parts of the program `tide` that need C; each is a Lua module, preloaded by main.c. */
-#ifndef TIDE_CLI_H
-#define TIDE_CLI_H
+/* cli_modules.h: the parts of the program `tide` that need C; each is a Lua module, preloaded by main.c. */
+#ifndef TIDE_CLI_MODULES_H
+#define TIDE_CLI_MODULES_H
 #include <lua.h>
 
 int luaopen_tide_core(lua_State *L);      /* module.c */

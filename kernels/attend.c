@@ -83,12 +83,91 @@ void attend_v3(const void *args, int phase, int64_t first, int64_t last);
 void attend_v4(const void *args, int phase, int64_t first, int64_t last);
 #endif
 
+/* ---- geometry of attend.cu ---- */
+
+/* The bodies of attend.cu for a kv dtype; head_dim 64, 128, 256 take wide loads. */
+typedef struct body {
+  int32_t dtype, head_dim;
+  const char *one, *four, *mass;
+} body;
+
+static const body bodies[] = {
+#define BODY(name, dtype, head_dim) {dtype, head_dim, "attend_" name "_1", "attend_" name "_4", "attend_" name "_mass"}
+    BODY("f32_any", DT_F32, 0), BODY("f16_any", DT_F16, 0), BODY("bf16_any", DT_BF16, 0), BODY("f8_any", DT_F8E4M3, 0),
+    BODY("f16_64", DT_F16, 64), BODY("f16_128", DT_F16, 128), BODY("f16_256", DT_F16, 256),
+    BODY("bf16_64", DT_BF16, 64), BODY("bf16_128", DT_BF16, 128), BODY("bf16_256", DT_BF16, 256),
+    BODY("f8_64", DT_F8E4M3, 64), BODY("f8_128", DT_F8E4M3, 128), BODY("f8_256", DT_F8E4M3, 256),
+#undef BODY
+};
+
+static const body *find_body(int32_t dtype, int32_t head_dim) {
+  for (size_t i = 0; i < sizeof bodies / sizeof *bodies; i++)
+    if (bodies[i].dtype == dtype && bodies[i].head_dim == head_dim) return &bodies[i];
+  return NULL;
+}
+
+static int64_t n_entries(const tide_attend_args *a) { return a->list ? a->n_list : a->n_blocks; }
+
+/* Blocks of a cluster: enough that few rows fill a device, while each has 128 tokens. Depends on the geometry alone. */
+static unsigned cluster_of(const tide_attend_args *a, const kernel_caps *caps, int64_t n_blocks) {
+  int64_t listed = n_entries(a) * a->block_size, n_tokens = listed < a->n_tokens ? listed : a->n_tokens;
+  unsigned cluster = 1;
+  while (caps->level >= 90 && cluster < 8 && n_blocks * cluster < 256 && n_tokens >= 256 * (int64_t)cluster) cluster *= 2;
+  return cluster;
+}
+
+static int launches(const tide_attend_args *a, const kernel_caps *caps, const body *b, kernel_launch *out) {
+  int32_t group = a->n_q_heads / a->n_kv_heads, heads = group > 1 ? 4 : 1;
+  int64_t n_blocks = (int64_t)a->n_rows * a->n_kv_heads * ((group - 1) / heads + 1), n_masses = a->n_rows * n_entries(a);
+  unsigned cluster = cluster_of(a, caps, n_blocks);
+  if (n_blocks == 0) return 0;
+  out[0] = (kernel_launch){.fatbin = "attend", .entry = heads > 1 ? b->four : b->one, .cluster = cluster > 1 ? cluster : 0,
+                           .grid = {(unsigned)n_blocks * cluster, 1, 1}, .block = {256, 1, 1}};
+  if (!a->mass || n_masses == 0) return 1;
+  out[1] = (kernel_launch){.fatbin = "attend", .entry = b->mass, .grid = {(unsigned)n_masses, 1, 1}, .block = {128, 1, 1}};
+  return 2;
+}
+
+static bool refuse(const void *args, char *why, size_t why_bytes) {
+  const tide_attend_args *a = args;
+  int64_t most = INT32_MAX / 8, n_heads = (int64_t)a->n_rows * a->n_q_heads, n_masses = a->mass ? a->n_rows * n_entries(a) : 0;
+  if (n_heads <= most && n_masses <= INT32_MAX) return false;
+  snprintf(why, why_bytes, "rows x heads must be at most %lld, rows x blocks %d with mass (got %lld and %lld)", (long long)most,
+           INT32_MAX, (long long)n_heads, (long long)n_masses);
+  return true;
+}
+
+static int plan(const void *args, const kernel_caps *caps, kernel_launch *out) {
+  const tide_attend_args *a = args;
+  return launches(a, caps, find_body(a->kv_dtype, 0), out);
+}
+
+static bool refuse_wide(const void *args, char *why, size_t why_bytes) {
+  const tide_attend_args *a = args;
+  int64_t strides = a->k_block_stride | a->k_token_stride | a->k_head_stride | a->v_block_stride | a->v_token_stride | a->v_head_stride;
+  if (refuse(args, why, why_bytes)) return true;
+  if (!find_body(a->kv_dtype, a->head_dim))
+    snprintf(why, why_bytes, "wide loads take f16, bf16 and f8e4m3 with a head_dim of 64, 128 or 256 (got dtype %d and %d)",
+             a->kv_dtype, a->head_dim);
+  else if (strides % 8 || (uintptr_t)a->k % 16 || (uintptr_t)a->v % 16)
+    snprintf(why, why_bytes, "strides of k and v must be multiples of 8, both aligned to 16 bytes");
+  else return false;
+  return true;
+}
+
+static int plan_wide(const void *args, const kernel_caps *caps, kernel_launch *out) {
+  const tide_attend_args *a = args;
+  return launches(a, caps, find_body(a->kv_dtype, a->head_dim), out);
+}
+
 static const kernel_variant variants[] = {
     {.name = "ref", .backend = KERNEL_CPU, .level = CPU_PLAIN, .run = ref},
 #ifndef KERNEL_NO_SIMD
     {.name = "v3", .backend = KERNEL_CPU, .level = CPU_V3, .run = attend_v3},
     {.name = "v4", .backend = KERNEL_CPU, .level = CPU_V4, .run = attend_v4},
 #endif
+    {.name = "cuda", .backend = KERNEL_CUDA, .level = 80, .refuse = refuse, .plan = plan},
+    {.name = "cuda_wide", .backend = KERNEL_CUDA, .level = 80, .refuse = refuse_wide, .plan = plan_wide},
 };
 
 const kernel kernel_attend = {.name = "attend", .args_bytes = sizeof(tide_attend_args), .check = check, .n_phases = 2,

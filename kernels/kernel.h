@@ -18,7 +18,7 @@ enum { CPU_PLAIN = 1, CPU_V3 = 2, CPU_V4 = 3 };
 
 typedef struct kernel_caps {
   int backend;          /* KERNEL_CPU, KERNEL_CUDA */
-  int level;            /* cpu: CPU_...; cuda: 90 for sm_90 */
+  int level;            /* cpu: CPU_...; cuda: 90 for sm_90, the lesser of the device's and of what the code was built for */
   int n_processors;     /* threads, or multiprocessors */
   int smem_bytes;       /* most dynamic shared memory of a block */
 } kernel_caps;
@@ -28,6 +28,7 @@ typedef struct kernel_launch {
   const char *fatbin;   /* file NAME of NAME.cu */
   const char *entry;    /* extern "C" name of the kernel */
   unsigned grid[3], block[3], smem_bytes;
+  unsigned cluster;     /* blocks along x that form a cluster (kernel_caps.level 90 or more); 0: none */
   int overlaps;         /* 1: begins while its predecessor ends (it calls griddepcontrol.wait before reading) */
 } kernel_launch;
 enum { KERNEL_MAX_LAUNCHES = 4 };

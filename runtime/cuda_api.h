@@ -13,6 +13,7 @@ typedef struct cu_launch_attribute {
   int id;
   int pad;
   union {
+    unsigned cluster[3];                  /* CUDA_CLUSTER */
     int programmatic;                     /* CUDA_PROGRAMMATIC */
     uint64_t reserved[8];
   } value;
@@ -46,7 +47,8 @@ enum {
   CUDA_EVENT_NO_TIMING = 2,
   CUDA_CAPTURE_THREAD_LOCAL = 1,
   CUDA_CAPTURE_RELAXED = 2,
-  CUDA_PROGRAMMATIC = 6,                  /* launch attribute: programmatic stream serialization */
+  CUDA_CLUSTER = 4,                       /* launch attributes: blocks of a cluster */
+  CUDA_PROGRAMMATIC = 6,                  /* programmatic stream serialization */
 };
 
 typedef struct cuda_api {

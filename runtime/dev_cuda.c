@@ -17,7 +17,6 @@ enum { OLDEST_DRIVER = 12040, OLDEST_LEVEL = 80 };
 typedef struct entry {
   const char *name;
   cu_function function;
-  bool overlaps;                          /* its code waits for its predecessor by itself */
 } entry;
 
 typedef struct cuda {
@@ -165,16 +164,18 @@ static cu_pointer pointer(const void *data) { return (cu_pointer)(uintptr_t)data
 
 static int by_name(const void *a, const void *b) { return strcmp(((const entry *)a)->name, ((const entry *)b)->name); }
 
-/* Loads a function and lets it use all the shared memory that its static part leaves. */
-static cu_result prepare(const cuda *c, cu_function function, int smem_bytes, entry *out) {
+/* Loads a function and lets it use all the shared memory that its static part leaves. Code of an older architecture,
+ * compiled anew for this one, lowers the level: it does not wait for its predecessor and knows no clusters. */
+static cu_result prepare(dev *d, cu_function function, entry *out) {
+  cuda *c = d->impl;
   int static_bytes = 0, ptx = 0;
   out->function = function;
   cu_result error = c->api.cuFuncLoad(function);
   if (!error) error = c->api.cuFuncGetName(&out->name, function);
   if (!error) error = c->api.cuFuncGetAttribute(&static_bytes, CUDA_STATIC_SMEM, function);
   if (!error) error = c->api.cuFuncGetAttribute(&ptx, CUDA_PTX_VERSION, function);
-  if (!error) error = c->api.cuFuncSetAttribute(function, CUDA_MAX_DYNAMIC_SMEM, smem_bytes - static_bytes);
-  out->overlaps = ptx >= 90;
+  if (!error) error = c->api.cuFuncSetAttribute(function, CUDA_MAX_DYNAMIC_SMEM, d->caps.smem_bytes - static_bytes);
+  if (ptx > 0 && ptx < d->caps.level) d->caps.level = ptx;
   return error;
 }
 
@@ -190,7 +191,7 @@ static tide_status add_functions(dev *d, cu_module module, const char *name) {
     return tide_fail(d->ctx, TIDE_EMEM, "cuda: out of memory for the functions of %s", name);
   }
   if (!error && n) error = c->api.cuModuleEnumerateFunctions(functions, n, module);
-  for (unsigned i = 0; i < n && !error; i++) error = prepare(c, functions[i], d->caps.smem_bytes, &entries[c->n_entries++]);
+  for (unsigned i = 0; i < n && !error; i++) error = prepare(d, functions[i], &entries[c->n_entries++]);
   free(functions);
   return report(d, name, error);
 }
@@ -369,14 +370,17 @@ static tide_status cuda_copy(dev *d, copy_kind kind, void *dst, const void *src,
 
 /* ---- launches ---- */
 
-static cu_result launch_one(const cuda *c, const entry *e, const kernel_launch *l, const void *args, cu_stream stream) {
+static cu_result launch_one(const cuda *c, cu_function function, const kernel_launch *l, const void *args, cu_stream stream) {
   void *parameters[] = {(void *)(uintptr_t)args};
-  cu_launch_attribute overlap = {.id = CUDA_PROGRAMMATIC, .value.programmatic = 1};
-  cu_launch_config config = {.smem_bytes = l->smem_bytes, .stream = stream, .attributes = &overlap,
-                             .n_attributes = l->overlaps && e->overlaps};
+  cu_launch_attribute attributes[2];
+  cu_launch_config config = {.smem_bytes = l->smem_bytes, .stream = stream, .attributes = attributes};
   memcpy(config.grid, l->grid, sizeof config.grid);
   memcpy(config.block, l->block, sizeof config.block);
-  return c->api.cuLaunchKernelEx(&config, e->function, parameters, NULL);
+  if (l->cluster)
+    attributes[config.n_attributes++] = (cu_launch_attribute){.id = CUDA_CLUSTER, .value.cluster = {l->cluster, 1, 1}};
+  if (l->overlaps)
+    attributes[config.n_attributes++] = (cu_launch_attribute){.id = CUDA_PROGRAMMATIC, .value.programmatic = 1};
+  return c->api.cuLaunchKernelEx(&config, function, parameters, NULL);
 }
 
 static tide_status cuda_launch(dev *d, const kernel *k, const kernel_variant *v, const void *args, void *stream) {
@@ -390,7 +394,8 @@ static tide_status cuda_launch(dev *d, const kernel *k, const kernel_variant *v,
   for (int i = 0; i < n && !error && !missing; i++) {
     entry key = {.name = launches[i].entry};
     const entry *e = c->n_entries ? bsearch(&key, c->entries, (size_t)c->n_entries, sizeof key, by_name) : NULL;
-    if (e) error = launch_one(c, e, &launches[i], args, stream_of(c, stream));
+    launches[i].overlaps &= d->caps.level >= 90;
+    if (e) error = launch_one(c, e->function, &launches[i], args, stream_of(c, stream));
     else missing = launches[i].entry;
   }
   leave(d);

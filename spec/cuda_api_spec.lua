@@ -22,6 +22,7 @@ local numbers = {
   {"CUDA_EVENT_NO_TIMING", "CU_EVENT_DISABLE_TIMING"},
   {"CUDA_CAPTURE_THREAD_LOCAL", "CU_STREAM_CAPTURE_MODE_THREAD_LOCAL"},
   {"CUDA_CAPTURE_RELAXED", "CU_STREAM_CAPTURE_MODE_RELAXED"},
+  {"CUDA_CLUSTER", "CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION"},
   {"CUDA_PROGRAMMATIC", "CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION"},
 }
 
@@ -36,7 +37,8 @@ local types = {
 
 local fields = {
   {"cu_launch_attribute", "CUlaunchAttribute", {{"id", "id"}, {"value", "value"},
-    {"value.programmatic", "value.programmaticStreamSerializationAllowed"}}},
+    {"value.cluster[0]", "value.clusterDim.x"}, {"value.cluster[1]", "value.clusterDim.y"},
+    {"value.cluster[2]", "value.clusterDim.z"}, {"value.programmatic", "value.programmaticStreamSerializationAllowed"}}},
   {"cu_launch_config", "CUlaunchConfig", {{"grid[0]", "gridDimX"}, {"grid[1]", "gridDimY"},
     {"grid[2]", "gridDimZ"}, {"block[0]", "blockDimX"}, {"block[1]", "blockDimY"},
     {"block[2]", "blockDimZ"}, {"smem_bytes", "sharedMemBytes"}, {"stream", "hStream"},

@@ -50,12 +50,84 @@ void lowrank_project_v3(const void *args, int phase, int64_t first, int64_t last
 void lowrank_project_v4(const void *args, int phase, int64_t first, int64_t last);
 #endif
 
+/* ---- CUDA ---- */
+
+/* Largest map in shared memory that every device since sm_80 holds. */
+enum { MMA_MAP_BYTES = 96 * 1024, MMA_TILE = 16, MMA_WARPS = 8, SPREAD_WARPS = 4 };
+
+static int64_t map_bytes(const tide_lowrank_project_args *a) {
+  return (int64_t)a->head_dim * (a->rank + 8) * 2 + a->rank * 4;
+}
+
+static bool aligned(const tide_lowrank_project_args *a) {
+  uintptr_t at = (uintptr_t)a->x | (uintptr_t)a->p | (uintptr_t)a->y;
+  return at % 16 == 0 && (a->x_block_stride | a->x_token_stride | a->x_head_stride) % 8 == 0;
+}
+
+/* Products are exact in f32 and summed in another order than the reference's: y is within one bf16 ulp of it, or, where
+ * terms cancel, within head_dim * 2^-23 times the sum of the terms' magnitudes, whichever is more. */
+static bool refuse_mma(const void *args, char *why, size_t why_bytes) {
+  const tide_lowrank_project_args *a = args;
+  if (!a->p || a->x_dtype != DT_BF16) snprintf(why, why_bytes, "needs p, and x in bf16 (got dtype %d)", a->x_dtype);
+  else if (a->head_dim != 64 && a->head_dim != 128 && a->head_dim != 256)
+    snprintf(why, why_bytes, "serves head_dim 64, 128 and 256 (got %d)", a->head_dim);
+  else if (a->rank % 16) snprintf(why, why_bytes, "rank must be a multiple of 16 (got %d)", a->rank);
+  else if (map_bytes(a) > MMA_MAP_BYTES)
+    snprintf(why, why_bytes, "the map of a head must fit %d bytes of shared memory (got %lld)", MMA_MAP_BYTES, (long long)map_bytes(a));
+  else if (a->n_maps > 65535) snprintf(why, why_bytes, "serves up to 65535 maps (got %d)", a->n_maps);
+  else if (!aligned(a)) snprintf(why, why_bytes, "x, p, y and the strides of x must be multiples of 16 bytes");
+  else return false;
+  return true;
+}
+
+static int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }
+static int64_t larger(int64_t a, int64_t b) { return a > b ? a : b; }
+
+static int plan_mma(const void *args, const kernel_caps *caps, kernel_launch *out) {
+  static const char *const stream[2][3] = {
+      {"lowrank_project_mma_64_16", "lowrank_project_mma_128_16", "lowrank_project_mma_256_16"},
+      {"lowrank_project_mma_64_32", "lowrank_project_mma_128_32", "lowrank_project_mma_256_32"}};
+  static const char *const spread[] = {"lowrank_project_spread_64", "lowrank_project_spread_128", "lowrank_project_spread_256"};
+  const tide_lowrank_project_args *a = args;
+  if (!a->n_blocks) return 0;
+  int size = a->head_dim / 128, n_resident = 2 * caps->n_processors;
+  int64_t rows = (int64_t)a->n_heads / a->n_maps * a->block_size, n_tiles = (rows + MMA_TILE - 1) / MMA_TILE * a->n_blocks;
+  int64_t n_tasks = n_tiles * (a->rank / 8);
+  *out = (kernel_launch){.fatbin = "lowrank_project_mma", .overlaps = 1};
+  if (n_tasks * a->n_maps <= 8 * n_resident) {
+    out->entry = spread[size];
+    out->grid[0] = (unsigned)((n_tasks + SPREAD_WARPS - 1) / SPREAD_WARPS);
+    out->block[0] = SPREAD_WARPS * 32;
+  } else {
+    out->entry = stream[a->rank % 32 == 0][size];
+    out->grid[0] = (unsigned)smaller((n_tiles + MMA_WARPS - 1) / MMA_WARPS, larger(1, n_resident / a->n_maps));
+    out->block[0] = MMA_WARPS * 32;
+    out->smem_bytes = (unsigned)map_bytes(a);
+  }
+  out->grid[1] = (unsigned)a->n_maps;
+  out->grid[2] = out->block[1] = out->block[2] = 1;
+  return 1;
+}
+
+static int plan_cuda(const void *args, const kernel_caps *caps, kernel_launch *out) {
+  const tide_lowrank_project_args *a = args;
+  enum { N_WARPS = 8 };
+  if (!a->n_blocks) return 0;
+  int64_t items = (int64_t)a->n_heads * a->block_size * ((a->rank + 31) / 32);
+  int64_t per_block = smaller((items + N_WARPS - 1) / N_WARPS, larger(1, 8 * caps->n_processors / a->n_blocks));
+  *out = (kernel_launch){.fatbin = "lowrank_project", .entry = "lowrank_project", .overlaps = 1,
+                         .grid = {(unsigned)a->n_blocks, (unsigned)per_block, 1}, .block = {N_WARPS * 32, 1, 1}};
+  return 1;
+}
+
 static const kernel_variant variants[] = {
     {.name = "ref", .backend = KERNEL_CPU, .level = CPU_PLAIN, .run = ref},
 #ifndef KERNEL_NO_SIMD
     {.name = "v3", .backend = KERNEL_CPU, .level = CPU_V3, .run = lowrank_project_v3},
     {.name = "v4", .backend = KERNEL_CPU, .level = CPU_V4, .run = lowrank_project_v4},
 #endif
+    {.name = "cuda", .backend = KERNEL_CUDA, .level = 80, .plan = plan_cuda},
+    {.name = "mma", .backend = KERNEL_CUDA, .level = 80, .refuse = refuse_mma, .plan = plan_mma},
 };
 
 const kernel kernel_lowrank_project = {

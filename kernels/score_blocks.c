@@ -127,12 +127,87 @@ static bool simd_refuses(const void *args, char *why, size_t why_bytes) {
 }
 #endif
 
+/* ---- CUDA: grid x counts groups of rows, grid y parts of the blocks (score_blocks.cuh) ---- */
+
+enum { CUDA_WARPS = 8, MMA_TILE = 16, MMA_COLUMNS = 16, MMA_SMEM_BYTES = 96 * 1024 };
+
+static int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }
+static int64_t larger(int64_t a, int64_t b) { return a > b ? a : b; }
+
+static void fill(kernel_launch *out, const char *fatbin, const char *entry, int64_t n_groups, int64_t n_parts, int64_t smem_bytes) {
+  *out = (kernel_launch){.fatbin = fatbin, .entry = entry, .grid = {(unsigned)n_groups, (unsigned)n_parts, 1},
+                         .block = {CUDA_WARPS * 32, 1, 1}, .smem_bytes = (unsigned)smem_bytes, .overlaps = 1};
+}
+
+/* As many parts as keep the device full for a while, and no more than there are blocks for the warps. */
+static int64_t n_parts(const tide_score_blocks_args *a, int64_t n_ctas, int64_t n_groups) {
+  int64_t most = smaller((a->n_blocks + CUDA_WARPS - 1) / CUDA_WARPS, N_PARTS);
+  return larger(1, smaller(most, (n_ctas + n_groups - 1) / n_groups));
+}
+
+static int plan_mass(const tide_score_blocks_args *a, int64_t parts, kernel_launch *out) {
+  fill(out, "score_blocks_mass", "score_blocks_mass", a->n_rows, parts, a->n_q_heads * 4);
+  return 2;
+}
+
+static int plan_cuda(const void *args, const kernel_caps *caps, kernel_launch *out) {
+  const tide_score_blocks_args *a = args;
+  if (!a->n_rows || !a->n_blocks) return 0;
+  int64_t parts = n_parts(a, 8 * caps->n_processors, a->n_rows);
+  fill(out, "score_blocks", a->mass ? "score_blocks_logits" : "score_blocks", a->n_rows, parts, 0);
+  return a->mass ? plan_mass(a, parts, out + 1) : 1;
+}
+
+/* Rows with one block list share a CTA while their heads of one group fit its columns. */
+static int64_t rows_together(const tide_score_blocks_args *a) {
+  bool one_list = !a->blocks || !a->blocks_stride;
+  return one_list ? larger(1, smaller(a->n_rows, MMA_COLUMNS / (a->n_q_heads / a->n_kv_heads))) : 1;
+}
+
+static int64_t mma_smem_bytes(const tide_score_blocks_args *a) {
+  return rows_together(a) * a->n_q_heads * (a->rank * 2 + (a->mass ? CUDA_WARPS * 8 : 0));
+}
+
+/* Products are exact in f32 and summed in another order than the reference's: an estimate is within
+ * rank * 2^-23 * sum_j |q_j k_j| of it, a mass within 1e-5 of its share besides. */
+static bool refuse_mma(const void *args, char *why, size_t why_bytes) {
+  const tide_score_blocks_args *a = args;
+  int group = a->n_q_heads / a->n_kv_heads;
+  if (a->minmax || a->n_entries % MMA_TILE)
+    snprintf(why, why_bytes, "serves blocks of a multiple of %d token keys (got %d%s)", MMA_TILE, a->n_entries, a->minmax ? ", minmax" : "");
+  else if (a->rank % 16 || a->rank > 128) snprintf(why, why_bytes, "rank must be a multiple of 16 up to 128 (got %d)", a->rank);
+  else if (group > MMA_COLUMNS)
+    snprintf(why, why_bytes, "serves up to %d query heads a kv head (got %d)", MMA_COLUMNS, group);
+  else if (mma_smem_bytes(a) > MMA_SMEM_BYTES)
+    snprintf(why, why_bytes, "queries must fit %d bytes of shared memory (got %lld)", MMA_SMEM_BYTES, (long long)mma_smem_bytes(a));
+  else if (((uintptr_t)a->q | (uintptr_t)a->keys) % 16) snprintf(why, why_bytes, "q and keys must be aligned to 16 bytes");
+  else return false;
+  return true;
+}
+
+static int plan_mma(const void *args, const kernel_caps *caps, kernel_launch *out) {
+  static const char *const max[] = {
+      "score_blocks_mma_16", "score_blocks_mma_32", "score_blocks_mma_48", "score_blocks_mma_64",
+      "score_blocks_mma_80", "score_blocks_mma_96", "score_blocks_mma_112", "score_blocks_mma_128"};
+  static const char *const logits[] = {
+      "score_blocks_mma_logits_16", "score_blocks_mma_logits_32", "score_blocks_mma_logits_48", "score_blocks_mma_logits_64",
+      "score_blocks_mma_logits_80", "score_blocks_mma_logits_96", "score_blocks_mma_logits_112", "score_blocks_mma_logits_128"};
+  const tide_score_blocks_args *a = args;
+  if (!a->n_rows || !a->n_blocks) return 0;
+  int64_t together = rows_together(a), n_groups = (a->n_rows + together - 1) / together;
+  int64_t parts = n_parts(a, 2 * caps->n_processors, n_groups);
+  fill(out, "score_blocks_mma", (a->mass ? logits : max)[a->rank / 16 - 1], n_groups, parts, mma_smem_bytes(a));
+  return a->mass ? plan_mass(a, parts, out + 1) : 1;
+}
+
 static const kernel_variant variants[] = {
     {.name = "ref", .backend = KERNEL_CPU, .level = CPU_PLAIN, .run = ref},
 #ifndef KERNEL_NO_SIMD
     {.name = "v3", .backend = KERNEL_CPU, .level = CPU_V3, .refuse = simd_refuses, .run = score_blocks_v3},
     {.name = "v4", .backend = KERNEL_CPU, .level = CPU_V4, .refuse = simd_refuses, .run = score_blocks_v4},
 #endif
+    {.name = "cuda", .backend = KERNEL_CUDA, .level = 80, .plan = plan_cuda},
+    {.name = "mma", .backend = KERNEL_CUDA, .level = 80, .refuse = refuse_mma, .plan = plan_mma},
 };
 
 const kernel kernel_score_blocks = {

@@ -182,12 +182,13 @@ __device__ inline void copy_async(void *shared, const void *global) {
                :: "r"((uint32_t)__cvta_generic_to_shared(shared)), "l"(global) : "memory");
 }
 
-/* Warp w of all takes blocks [n w / all, n (w + 1) / all). */
+/* The run of blocks of this warp among n. The longer runs are shared out over the CTAs. */
 struct share {
   int first, last;
-  __device__ share(int64_t n) {
-    int64_t n_warps = blockDim.x / WARP, w = blockIdx.y * n_warps + threadIdx.x / WARP, all = gridDim.y * n_warps;
-    first = (int)(n * w / all), last = (int)(n * (w + 1) / all);
+  __device__ share(unsigned n) {
+    unsigned w = threadIdx.x / WARP * gridDim.y + blockIdx.y, n_warps = blockDim.x / WARP * gridDim.y;
+    unsigned each = n / n_warps, longer = n % n_warps;
+    first = (int)(w * each + min(w, longer)), last = first + (int)(each + (w < longer));
   }
 };
 

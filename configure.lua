@@ -114,7 +114,8 @@ local function read_lists()
   local function stray(path, want) fail("%s: nobody claims this file (want %s)", path, want) end
   local function add(list, path) table.insert(lists[list], path) end
 
-  for _, path in ipairs(find("* -path build -prune -o -type f -name '*.c' -print -o -name '*.cu' -print")) do
+  local others = "-path build -prune -o -path scripts/peers -prune" -- peers are built by their own scripts
+  for _, path in ipairs(find("* " .. others .. " -o -name '*.c' -print -o -name '*.cu' -print")) do
     local folder, stem, extension = path:match("^(.-)/?([^/]+)%.(cu?)$")
     if folder == "runtime" and extension == "c" then add(product_of(stem), path)
     elseif folder == "spec/embed" and extension == "c" then add("spec", path)

@@ -10,11 +10,11 @@ arch=${ARCH:-sm_90a}
 out=${OUT:-build/gpu_check}
 rm -rf "$out"
 mkdir -p "$out/kernels"
-cp kernels/*.h kernels/*.def kernels/*.cuh kernels/lowrank_project* kernels/score_blocks* "$out/kernels"
+cp kernels/* "$out/kernels"
 sed -i "${EDIT:-}" "$out"/kernels/*.cu
 code="-gencode arch=compute_${arch#sm_},code=$arch -I$out/kernels"
 jobs=
-for source in "$out"/kernels/*.cu; do
+for source in "$out"/kernels/lowrank_project*.cu "$out"/kernels/score_blocks*.cu; do
   "$nvcc" -O3 -std=c++17 -lineinfo $code -cubin "$source" -o "$out/$(basename "$source" .cu).cubin" &
   jobs="$jobs $!"
 done

@@ -55,6 +55,7 @@ static void list_holders(tide_ctx *ctx, int32_t device, char *text, size_t text_
 }
 
 static tide_status check_room(tide_ctx *ctx, dev *d, int64_t bytes, const char *label, const char *setting) {
+  if (bytes == 0) return TIDE_OK;
   int64_t room;
   TRY(mem_free(ctx, d->id, &room));
   if (bytes <= room) return TIDE_OK;

@@ -38,8 +38,8 @@ local settings = schema.new("buf", {
   dtype = {"choice", among = buf.dtypes, default = "f32", doc = "of the elements"},
   shape = {"shape", required = true, doc = "up to 5 extents; {} is one number"},
   device = {"string", doc = "default: the context's own"},
-  pinned = {"boolean", default = false, c = "pinned", doc = "host memory that a cuda device reads by itself"},
-  label = {"string", c = "label", doc = "for the ledger"},
+  pinned = {"boolean", default = false, doc = "host memory that a cuda device reads by itself"},
+  label = {"string", doc = "for the ledger"},
 })
 buf.settings = settings
 
@@ -87,19 +87,41 @@ end
 
 ------------------------------------------------------------------------------------------------ objects
 
+local c_view = ffi.typeof "tide_view"
+
+-- Written out for each rank, here and in fill_shape: a loop of one or two turns inside of a caller's hot loop
+-- is
+-- given up by the compiler, and the caller's loop with it.
+local function shape_of_view(view)
+  local n, e = view.n_dims, view.shape
+  if n == 0 then return {} end
+  if n == 1 then return {tonumber(e[0])} end
+  if n == 2 then return {tonumber(e[0]), tonumber(e[1])} end
+  if n == 3 then return {tonumber(e[0]), tonumber(e[1]), tonumber(e[2])} end
+  if n == 4 then return {tonumber(e[0]), tonumber(e[1]), tonumber(e[2]), tonumber(e[3])} end
+  return {tonumber(e[0]), tonumber(e[1]), tonumber(e[2]), tonumber(e[3]), tonumber(e[4])}
+end
+
+local function count_of(shape)
+  return (shape[1] or 1) * (shape[2] or 1) * (shape[3] or 1) * (shape[4] or 1) * (shape[5] or 1)
+end
+
+local function fill_shape(struct, shape)
+  local e = struct.shape
+  struct.n_dims = #shape
+  e[0], e[1], e[2], e[3], e[4] = shape[1] or 0, shape[2] or 0, shape[3] or 0, shape[4] or 0, shape[5] or 0
+end
+
 -- Takes over one reference of a C buffer. anchor: what must live as long as the memory, if anything does.
 local function adopt(ctx, handle, anchor)
-  local view = ffi.new "tide_view"
-  local b = {ctx = ctx, _handle = ffi.gc(handle, lib.tide_buf_close), _view = view, _anchor = anchor}
+  local view = c_view()
   lib.tide_buf_view(handle, view)
-  local shape, n = {}, 1
-  for i = 0, view.n_dims - 1 do
-    shape[i + 1] = tonumber(view.shape[i])
-    n = n * shape[i + 1]
-  end
-  b.shape, b.n, b.n_dims = shape, n, view.n_dims
-  b.dtype, b.device = name_of_dtype[view.dtype], ctx._names[view.device]
-  return setmetatable(b, buf.class)
+  local shape = shape_of_view(view)
+  return setmetatable({
+    ctx = ctx, _handle = ffi.gc(handle, lib.tide_buf_close), _view = view, _anchor = anchor,
+    shape = shape, n = count_of(shape), n_dims = view.n_dims, dtype = name_of_dtype[view.dtype],
+    device = ctx._names[view.device],
+  }, buf.class)
 end
 
 local out = ffi.new "tide_buf *[1]"
@@ -134,9 +156,28 @@ function buf.view_of(what, b)
   return b._view
 end
 
-local function fill_shape(struct, shape)
-  struct.n_dims = #shape
-  for i, extent in ipairs(shape) do struct.shape[i - 1] = extent end
+local c_settings = ffi.typeof "tide_buf_settings"
+
+--- As new, for callers whose arguments are known to be right.
+-- @tparam context ctx
+-- @tparam string dtype
+-- @tparam table shape
+-- @tparam ?string device
+-- @tparam ?string label
+-- @tparam ?boolean pinned
+-- @treturn[1] buf
+-- @treturn[2] nil no room
+-- @treturn[2] string message
+-- @treturn[2] string code
+-- @usage local ids = buf.make(ctx, "i32", {n}, nil, "topk")
+function buf.make(ctx, dtype, shape, device, label, pinned)
+  local id, message, code = ctx:device_id(device)
+  if not id then return nil, message, code end
+  local struct = c_settings()
+  fill_shape(struct, shape)
+  struct.dtype, struct.device, struct.pinned = dtypes[dtype].number, id, pinned and 1 or 0
+  struct.label = label
+  return adopted(ctx, check.allocating(lib.tide_buf_new, ctx:handle(), struct, out))
 end
 
 --- A new buffer; its contents are undefined.
@@ -149,13 +190,7 @@ end
 -- @usage local b = tide.buf{dtype = "bf16", shape = {145, 3, 64}}
 function buf.new(ctx, given)
   local values = settings:read(given)
-  local device, message, code = ctx:device_id(values.device)
-  if not device then return nil, message, code end
-  local struct = ffi.new "tide_buf_settings"
-  settings:fill(struct, values)
-  fill_shape(struct, values.shape)
-  struct.dtype, struct.device = dtypes[values.dtype].number, device
-  return adopted(ctx, check.allocating(lib.tide_buf_new, ctx:handle(), struct, out))
+  return buf.make(ctx, values.dtype, values.shape, values.device, values.label, values.pinned)
 end
 
 --- A new buffer of zeros.
@@ -387,8 +422,10 @@ function methods:to(target, dtype)
   check.type("buffer:to: target", target, "string")
   local device = target
   if dtypes[target] then device, dtype = self.device, target end
-  local copy, message, code = buf.new(self.ctx,
-    {dtype = dtype or self.dtype, shape = self.shape, device = device, label = "copy"})
+  if dtype ~= nil and not dtypes[dtype] then
+    check.misuse("buffer:to: unknown dtype %s; %s", check.shown(dtype), check.suggest(dtype, buf.dtypes))
+  end
+  local copy, message, code = buf.make(self.ctx, dtype or self.dtype, self.shape, device, "copy")
   if not copy then return nil, message, code end
   return copy:copy(self)
 end
@@ -452,7 +489,7 @@ function methods:write(values)
   if dtype.ctype then
     return done(self, check.allocating(lib.tide_buf_write, handle, array.pointer, self.n * dtype.bytes))
   end
-  local wide, message, code = buf.new(self.ctx, {shape = self.shape, device = "cpu", label = "copy"})
+  local wide, message, code = buf.make(self.ctx, "f32", self.shape, "cpu", "copy")
   if not wide then return nil, message, code end
   wide:write(array)
   local ok
@@ -504,8 +541,7 @@ function methods:topk(k)
   local ids = new_array(dtypes.i32, self.n_dims == 2 and {rows, count} or {count}, rows * count)
   for row = 0, rows - 1 do lib.tide_topk(values + row * n, n, k, ids.pointer + row * count) end
   local best
-  best, message, code = buf.new(self.ctx,
-    {dtype = "i32", shape = ids.shape, device = self.device, label = "topk"})
+  best, message, code = buf.make(self.ctx, "i32", ids.shape, self.device, "topk")
   if not best then return nil, message, code end
   return best:write(ids)
 end

@@ -44,10 +44,13 @@ setmetatable(tide, {__index = function(self, name)
   return f
 end})
 
+local function itself(f) return f end
+
+-- No closure is made here: methods of a context are looked up in compiled loops.
 context.class.__index = function(_, name)
   local method = context.methods[name]
   if method or name == "_handle" then return method end
-  method = bound(name, function(f) return f end)
+  method = bound(name, itself)
   context.methods[name] = method
   return method
 end

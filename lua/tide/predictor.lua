@@ -265,7 +265,7 @@ end
 local function no_blocks(p)
   local b = p._no_blocks
   if not b then
-    b = assert(buf.new(p.ctx, {dtype = "i32", shape = {0}, device = p.device, label = "predictor"}))
+    b = assert(buf.make(p.ctx, "i32", {0}, p.device, "predictor"))
     p._no_blocks = b
   end
   return b
@@ -295,7 +295,7 @@ local function scores_for(p, q, n, out)
       .. "[rows, q_heads, head_dim])", tostring(q))
   end
   local shape = q.n_dims == 3 and {q.shape[1], n} or {n}
-  return buf.new(p.ctx, {shape = shape, device = p.device, label = "scores"})
+  return buf.make(p.ctx, "f32", shape, p.device, "scores")
 end
 
 --- Scores blocks for a query. Does not wait.
@@ -333,7 +333,7 @@ local function projected_for(p, q, out)
   if out then return out end
   local heads, rank = p.settings.q_heads, p._sizes.rank
   local shape = q.n_dims == 3 and {q.shape[1], heads, rank} or {heads, rank}
-  return buf.new(p.ctx, {dtype = "bf16", shape = shape, device = p.device, label = "projected"})
+  return buf.make(p.ctx, "bf16", shape, p.device, "projected")
 end
 
 --- Projected queries: what the score multiplies with.

@@ -241,8 +241,7 @@ local function over_map(file, tensor)
     if not b then lib.tide_map_release(file._map) end
     return b, message, code
   end
-  local b, message, code = buf.new(file.ctx,
-    {dtype = tensor.dtype, shape = tensor.shape, device = "cpu", label = tensor.name})
+  local b, message, code = buf.make(file.ctx, tensor.dtype, tensor.shape, "cpu", tensor.name)
   if not b then return nil, message, code end
   local bytes = ffi.new("uint8_t[?]", tensor.bytes)
   ffi.copy(bytes, data, tensor.bytes)

@@ -10,22 +10,28 @@ local check = require "tide.check"
 local tide = {}
 local default
 
--- What exists, and which file has it: NAME = {module, function}. Loaded on first use; the function takes the
--- context first where `ctx` is true.
+-- What exists, and which file has it: NAME = {module, function}, or {module} for a group of functions. Loaded
+-- on first use; every function takes the context first.
 local halves = {
-  buf = {"tide.buf", "new", ctx = true}, zeros = {"tide.buf", "zeros", ctx = true},
-  from = {"tide.buf", "from", ctx = true}, wrap = {"tide.buf", "wrap", ctx = true},
-  from_dlpack = {"tide.buf", "from_dlpack", ctx = true},
-  predictor = {"tide.predictor", "open", ctx = true},
-  load = {"tide.safetensors", "load", ctx = true}, save = {"tide.safetensors", "save", ctx = true},
+  buf = {"tide.buf", "new"}, zeros = {"tide.buf", "zeros"},
+  from = {"tide.buf", "from"}, wrap = {"tide.buf", "wrap"},
+  from_dlpack = {"tide.buf", "from_dlpack"},
+  predictor = {"tide.predictor", "open"}, measure = {"tide.predictor", "measure"},
+  attend = {"tide.attend", "attend"}, gather = {"tide.attend", "gather"},
+  calibrate = {"tide.calibrate", "calibrate"}, policy = {"tide.policy", "load"},
+  mem = {"tide.mem", "lines"}, kernel = {"tide.kernel"},
+  load = {"tide.safetensors", "load"}, save = {"tide.safetensors", "save"},
 }
 
-local function bound(name, ctx_of)
+-- The function or group of that name, each function as with_ctx makes it.
+local function bound(name, with_ctx)
   local half = halves[name]
   if not half then return nil end
-  local f = require(half[1])[half[2]]
-  if not half.ctx then return f end
-  return ctx_of(f)
+  local module = require(half[1])
+  if half[2] then return with_ctx(module[half[2]]) end
+  local group = {}
+  for key, f in pairs(module) do group[key] = with_ctx(f) end
+  return group
 end
 
 local function unknown(name)

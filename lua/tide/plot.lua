@@ -110,21 +110,29 @@ local function mark_lines(marks, n, width)
   return table.concat(arrows), table.concat(said, "   ")
 end
 
+local function logarithms(values)
+  local out = {}
+  for i = 1, #values do out[i] = values[i] > 0 and math.log(values[i]) or 0 / 0 end
+  return out
+end
+
 --- Values over their index, as filled columns. Each column shows the largest value of its run.
 -- @tparam {number,...} values the first has index 0
--- @tparam ?table options width (72), height (8), title, marks ({[index from 0] = text})
+-- @tparam ?table options width (72), height (8), title, marks ({[index from 0] = text}), log (true: heights by
+-- logarithm, for shares that differ by powers of ten; what is not above 0 leaves a gap)
 -- @treturn string
 -- @usage print(plot.line(scores, {title = "score of every block", marks = {[125] = "the answer"}}))
 function plot.line(values, options)
   options = options or {}
-  local squeezed = squeeze(values, options.width or 72)
+  local squeezed = squeeze(options.log and logarithms(values) or values, options.width or 72)
   local least, most = extremes(squeezed)
   if not least then return (options.title and options.title .. "\n" or "") .. "(nothing finite to plot)" end
   local bar = plot.unicode() and "│" or "|"
   local lines = {options.title}
   local rows = column_rows(squeezed, options.height or 8, least, most)
   for i, row in ipairs(rows) do
-    local label = i == 1 and axis_number(most) or i == #rows and axis_number(least) or (" "):rep(9)
+    local value = i == 1 and most or i == #rows and least
+    local label = value and axis_number(options.log and math.exp(value) or value) or (" "):rep(9)
     lines[#lines + 1] = label .. " " .. bar .. row
   end
   local pad = (" "):rep(11)

@@ -293,9 +293,11 @@ local function product_edges(w, variant, objects)
   link("$root/tide", concat(objects.lua, objects.module, objects.program), "-rdynamic",
     whole .. " -lm " .. luajit, archive)
 
+  -- libtide reaches libtide_lua by a weak reference, which is no reason for a linker to keep a library.
   local specs = map(objects.spec, function(input)
     local out = input:gsub("^.*/obj/spec/embed/(.*)%.o$", "$root/spec/%1")
-    link(out, {input}, "-Wl,-rpath,'$$ORIGIN/../lib' -L" .. lib, "-ltide_lua -ltide -lm",
+    local policies = out:match("/no_lua$") and "" or "-Wl,--no-as-needed -ltide_lua -Wl,--as-needed "
+    link(out, {input}, "-Wl,-rpath,'$$ORIGIN/../lib' -L" .. lib, policies .. "-ltide -lm",
       {lib .. "libtide_lua.so", lib .. "libtide.so"})
     return out
   end)

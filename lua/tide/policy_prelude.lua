@@ -129,7 +129,7 @@ end
 
 local candidates = setmetatable({}, {
   __index = setmetatable(fields, {__index = no_column}),
-  __newindex = function(_, name) error(format("c.%s: write its entries, not the column", tostring(name)), 2) end,
+  __newindex = function(_, name) error(format("c.%s: write its entries", tostring(name)), 2) end,
   __metatable = false,
 })
 

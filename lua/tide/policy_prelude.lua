@@ -7,8 +7,8 @@
 
 local ffi, jit = require "ffi", require "jit"
 local jit_util = require "jit.util"
-local error, next, pairs, pcall, rawget, setmetatable = error, next, pairs, pcall, rawget, setmetatable
-local tostring, type, collectgarbage = tostring, type, collectgarbage
+local error, next, pairs, pcall, rawget, rawset = error, next, pairs, pcall, rawget, rawset
+local setmetatable, tostring, type, collectgarbage = setmetatable, tostring, type, collectgarbage
 local floor, min, format, byte, sub = math.floor, math.min, string.format, string.byte, string.sub
 local concat, sort = table.concat, table.sort
 
@@ -28,7 +28,7 @@ struct policy_columns {
 local view = ffi.new "struct policy_columns"
 assert(ffi.sizeof "struct policy_columns" == ..., "policy_prelude.lua and policy.h differ in policy_columns")
 
------------------------------------------------------------------------------------------------- names
+---------------------------------------------------------------------------------------------- names
 
 -- Edits between two words, to suggest the nearest.
 local function distance(a, b)
@@ -60,7 +60,7 @@ local function suggestion(name, known)
   return format("(want %s)", concat(list, ", "))
 end
 
------------------------------------------------------------------------------------------------- columns
+---------------------------------------------------------------------------------------------- columns
 
 local n, n_wanted = 0, 0     -- candidates, and places in c.out
 local bound = 0              -- the capacity that the pointers below belong to
@@ -139,7 +139,7 @@ local function bind()
   bound = view.capacity
 end
 
------------------------------------------------------------------------------------------------- policies
+---------------------------------------------------------------------------------------------- policies
 
 local known_fields = {name = true, settings = true, score = true, victims = true}
 
@@ -189,6 +189,40 @@ local function scorer(policy)
   return policy
 end
 
+---------------------------------------------------------------------------------------------- sandbox
+
+local globals = {
+  assert = assert, error = error, ipairs = ipairs, next = next, pairs = pairs, pcall = pcall, select = select,
+  tonumber = tonumber, tostring = tostring, type = type, unpack = unpack,
+}
+local libraries = {bit = require "bit", math = math, table = table, string = string}
+
+-- One call of these may take for ever, or makes bytecode.
+for _, name in pairs {"find", "match", "gmatch", "gsub", "rep", "dump"} do libraries.string[name] = nil end
+
+local everything = getfenv(0)
+local of_strings = getmetatable ""
+
+-- What a script finds: fresh tables each time, since it may write to them.
+local function furnish()
+  for name in pairs(everything) do everything[name] = nil end
+  for name, value in pairs(globals) do rawset(everything, name, value) end
+  for name, library in pairs(libraries) do
+    local copy = {}
+    for key, value in pairs(library) do copy[key] = value end
+    rawset(everything, name, copy)
+  end
+  of_strings.__index = everything.string
+  rawset(everything, "tide", {policy = {scorer = scorer}})
+end
+
+local function no_global(_, name) error(format("no global '%s' in a policy", tostring(name)), 2) end
+local function no_new_global(_, name) error(format("global '%s': put local before it", tostring(name)), 2) end
+
+setmetatable(everything, {__index = no_global, __newindex = no_new_global, __metatable = false})
+
+---------------------------------------------------------------------------------------------- decisions
+
 local values, set            -- settings as the host set them, and what the script sees of them
 local score, victims         -- the hook of the policy, one of them
 local script                 -- the compiled text, to run it anew
@@ -208,6 +242,7 @@ end
 
 -- Runs the script and keeps what it returns. Answers the policy's name or nil, and what is wrong or nil.
 local function adopt(chunk)
+  furnish()
   script = chunk
   local policy = chunk()
   if type(policy) ~= "table" then
@@ -250,7 +285,7 @@ local function setting(name, value)
   return values[name]
 end
 
------------------------------------------------------------------------------------------------- compilation
+---------------------------------------------------------------------------------------------- compilation
 
 local function compiles()
   local sum = 0
@@ -290,25 +325,5 @@ local function practise()
   if not healthy then return "interpreted: no trace compiles in this process", wrong end
   return verdict(n_traces, gave_up), wrong
 end
-
------------------------------------------------------------------------------------------------- sandbox
-
-local globals = {
-  assert = assert, error = error, ipairs = ipairs, next = next, pairs = pairs, pcall = pcall, select = select,
-  tonumber = tonumber, tostring = tostring, type = type, unpack = unpack,
-  bit = require "bit", math = math, table = table, string = string,
-  tide = {policy = {scorer = scorer}},
-}
-
--- One call of these may take for ever, or makes bytecode.
-for _, name in pairs {"find", "match", "gmatch", "gsub", "rep", "dump"} do globals.string[name] = nil end
-
-local function no_global(_, name) error(format("no global '%s' in a policy", tostring(name)), 2) end
-local function no_new_global(_, name) error(format("global '%s': put local before it", tostring(name)), 2) end
-
-local everything = getfenv(0)
-for name in pairs(everything) do everything[name] = nil end
-for name, value in pairs(globals) do everything[name] = value end
-setmetatable(everything, {__index = no_global, __newindex = no_new_global, __metatable = false})
 
 return view, adopt, practise, decide, setting

@@ -279,8 +279,8 @@ template <class P, class Q> __device__ inline float over_ranks(const P &p, const
 
 __device__ inline void write(const tide_attend_args &a, int64_t row, int head, int d, float out, softmax total) {
   int64_t at = row * a.n_q_heads + head;
-  if (a.out) a.out[at * a.head_dim + d] = total.sum > 0 ? a.v_scale * (out / total.sum) : 0;
-  if (a.lse && d == 0) a.lse[at] = total.sum > 0 ? total.high + logf(total.sum) : -INF;
+  if (a.out) a.out[at * a.head_dim + d] = total.sum == 0 ? 0 : a.v_scale * (out / total.sum);
+  if (a.lse && d == 0) a.lse[at] = total.sum == 0 ? -INF : total.high + logf(total.sum);
 }
 
 template <class S, int HEADS>

@@ -29,8 +29,7 @@ for name, dtype in pairs(dtypes) do
   dtype.name = name
   name_of_dtype[dtype.number] = name
   if dtype.ctype then
-    dtype.pointer = ffi.typeof("$ *", ffi.typeof(dtype.ctype))
-    dtype.array = ffi.typeof("$[?]", ffi.typeof(dtype.ctype))
+    dtype.pointer, dtype.array = ffi.typeof(dtype.ctype .. " *"), ffi.typeof(dtype.ctype .. "[?]")
   end
 end
 

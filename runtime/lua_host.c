@@ -44,7 +44,7 @@ static const char look_at_lua[] =
   "local ok, ffi = pcall(require, 'ffi')\n"
   "if type(jit) ~= 'table' then return 'it is ' .. _VERSION .. ' without a compiler' end\n"
   "if not ok then return 'it has no ffi library' end\n"
-  "if not ffi.abi('gc64') and ffi.abi('64bit') then return 'it was built without 64-bit addresses (GC64)' end\n";
+  "if ffi.abi('64bit') and not ffi.abi('gc64') then return 'it was built without GC64' end\n";
 
 typedef struct inspection {
   lua_host *h;
@@ -59,7 +59,7 @@ static int inspect(lua_State *L) {
   lua_call(L, 0, 1);
   if (lua_isstring(L, -1)) snprintf(i->complaint, sizeof i->complaint, "%s", lua_tostring(L, -1));
   lua_cpcall(L, raise_through_frame, &i->unwound);
-  if (!i->unwound) snprintf(i->complaint, sizeof i->complaint, "its errors do not unwind C frames");
+  if (!i->unwound && !*i->complaint) snprintf(i->complaint, sizeof i->complaint, "its errors do not unwind C frames");
   lua_pushcfunction(L, add_traceback);
   i->h->traceback = luaL_ref(L, LUA_REGISTRYINDEX);
   luaL_checkstack(L, 16, "the door");
@@ -76,8 +76,8 @@ tide_status lua_host_open(lua_host *h, int64_t limit_bytes, char *error, size_t 
   }
   inspection i = {.h = h};
   if (lua_host_run(h, inspect, &i, i.complaint, sizeof i.complaint) && !*i.complaint) return TIDE_OK;
-  snprintf(error, error_bytes, "policies need LuaJIT 2.1, but of the Lua in this process: %s; load tide so that it binds to its "
-           "own LuaJIT (RTLD_DEEPBIND)", i.complaint);
+  snprintf(error, error_bytes, "the Lua of this process cannot run policies: %s (want LuaJIT 2.1; load libtide_lua "
+           "so that it binds to its own, with RTLD_DEEPBIND)", i.complaint);
   lua_host_close(h);
   return TIDE_EUNSUPPORTED;
 }
@@ -90,11 +90,11 @@ void lua_host_close(lua_host *h) {
 /* ---- the door --------------------------------------------------------------------------------------------------- */
 
 static void take_error(lua_host *h, int code, char *error, size_t error_bytes) {
-  const char *message = lua_type(h->L, -1) == LUA_TSTRING ? lua_tostring(h->L, -1) : "error object is not a string";
+  bool text = lua_type(h->L, -1) == LUA_TSTRING;
   if (error && code == LUA_ERRMEM)
-    snprintf(error, error_bytes, "not enough memory: the script may hold %.2f MiB", (double)h->limit_bytes / (1 << 20));
+    snprintf(error, error_bytes, "not enough memory: the script may hold %.2f MiB", h->limit_bytes / 1048576.0);
   else if (error)
-    snprintf(error, error_bytes, "%s", message);
+    snprintf(error, error_bytes, "%s", text ? lua_tostring(h->L, -1) : "error object is not a string");
   lua_pop(h->L, 1);
 }
 

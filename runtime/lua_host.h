@@ -12,8 +12,8 @@ typedef struct lua_host {
   int traceback;                 /* reference in the registry */
 } lua_host;
 
-/* A state with all standard libraries. Refuses, with one sentence in error, where the Lua of this process is no LuaJIT that
- * unwinds C frames and takes 64-bit addresses. The host stays where it is until it is closed. */
+/* A state with all standard libraries. Refuses, with one sentence in error, where the Lua of this process is no
+ * LuaJIT that unwinds C frames and takes 64-bit addresses. The host stays where it is until it is closed. */
 tide_status lua_host_open(lua_host *h, int64_t limit_bytes, char *error, size_t error_bytes);
 void lua_host_close(lua_host *h);
 

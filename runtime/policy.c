@@ -1,5 +1,5 @@
-/* policy.c: a decision: the caller's columns in, a script's opinion of them, the order that C makes of it, and tail-first
- * LRU where the script fails. */
+/* policy.c: a decision: the caller's columns in, a script's opinion of them, the order that C makes of it, and
+ * tail-first LRU where the script fails. */
 #define _POSIX_C_SOURCE 200809L
 #include <errno.h>
 #include <math.h>
@@ -153,8 +153,8 @@ static INLINED void sift_down(const policy_columns *c, int32_t *heap, int32_t n,
   heap[at] = moved;
 }
 
-/* The k first of the candidates that are not chosen yet, in order; there are at least k. Inlined with each order, so that
- * the comparison is no call: most candidates cost one look at the root. */
+/* The k first of the candidates that are not chosen yet, in order; there are at least k. Inlined with each order,
+ * so that the comparison is no call: most candidates cost one look at the root. */
 static INLINED void rank(const policy_columns *columns, int32_t k, int32_t *out, leaves_first *first) {
   const policy_columns copy = *columns, *const c = &copy;      /* no store to out can change it */
   int32_t held = 0, i = 0;
@@ -221,9 +221,9 @@ static bool keep_is_sound(tide_policy *p) {
   const policy_columns *c = &p->columns;
   for (int32_t i = 0; c->n_proposed < 0 && i < c->n; i++) {
     if (c->keep[i] == c->keep[i]) continue;
-    snprintf(p->fault, sizeof p->fault,
-             "keep[%d] is not a number (slot %d, key %llu, index %d, born %.17g, last_use %.17g, score %g, now %.17g)", i,
-             c->slot[i], (unsigned long long)c->key[i], c->index[i], c->born[i], c->last_use[i], (double)c->score[i], c->now);
+    snprintf(p->fault, sizeof p->fault, "keep[%d] is not a number (slot %d, key %llu, index %d, born %.17g, "
+             "last_use %.17g, score %g, now %.17g)", i, c->slot[i], (unsigned long long)c->key[i], c->index[i],
+             c->born[i], c->last_use[i], c->score[i], c->now);
     return false;
   }
   return true;
@@ -252,9 +252,10 @@ static tide_status check_request(tide_policy *p, const tide_candidates *in, doub
   if (!in || in->n < 0)
     return tide_fail(p->ctx, TIDE_EINVAL, "policy '%s': candidates are required, n 0 or more", p->name);
   if (n_wanted < 0 || n_wanted > in->n)
-    return tide_fail(p->ctx, TIDE_ERANGE, "policy '%s': n_wanted out of range (got %d, want 0..%d, the candidates)", p->name,
-                     n_wanted, in->n);
-  if (n_wanted > 0 && !victims) return tide_fail(p->ctx, TIDE_EINVAL, "policy '%s': victims is NULL", p->name);
+    return tide_fail(p->ctx, TIDE_ERANGE, "policy '%s': n_wanted out of range (got %d, want 0..%d, the candidates)",
+                     p->name, n_wanted, in->n);
+  if (n_wanted > 0 && !victims)
+    return tide_fail(p->ctx, TIDE_EINVAL, "policy '%s': victims is required (got NULL)", p->name);
   if (now != now) return tide_fail(p->ctx, TIDE_EINVAL, "policy '%s': now is not a number", p->name);
   TRY(check_candidates(p->ctx, in));
   return grow(p, in->n);
@@ -272,8 +273,8 @@ static void decide(tide_policy *p, int32_t *victims, tide_decision *report) {
     report->used_fallback = n < c->n_wanted;
     rank_by_tail(c, c->n_wanted - n, victims + n);
     if (answered && (n < c->n_wanted || report->n_rejected))
-      snprintf(p->fault, sizeof p->fault, "proposed %d victims, of which %d were taken (want %d, each a candidate's slot once)",
-               c->n_proposed, n, c->n_wanted);
+      snprintf(p->fault, sizeof p->fault, "proposed %d victims, of which %d were taken (want %d, each a candidate's "
+               "slot once)", c->n_proposed, n, c->n_wanted);
   }
   for (int32_t j = 0; j < c->n_wanted; j++) victims[j] = c->slot[victims[j]];
   report->n_victims = c->n_wanted;
@@ -336,7 +337,8 @@ static tide_status load(tide_ctx *ctx, const policy_source *source, tide_policy 
   return TIDE_OK;
 }
 
-tide_status tide_policy_load(tide_ctx *ctx, const char *name, const char *source, int64_t source_bytes, tide_policy **out) {
+tide_status tide_policy_load(tide_ctx *ctx, const char *name, const char *source, int64_t source_bytes,
+                             tide_policy **out) {
   if (!ctx) return TIDE_EINVAL;
   if (ctx->closed) return tide_fail(ctx, TIDE_ESTATE, "policy: the context was closed");
   if (!name || !*name || !out) return tide_fail(ctx, TIDE_EINVAL, "policy: name and out are required");
@@ -362,7 +364,8 @@ static tide_status read_source(tide_ctx *ctx, const char *path, char **out, int6
   if (error) return tide_fail(ctx, TIDE_EFILE, "policy: cannot read '%s': %s", path, strerror(error));
   if (!read) return tide_fail(ctx, TIDE_EMEM, "policy: out of memory for '%s'", path);
   if (n == 0)
-    return tide_fail(ctx, TIDE_EFORMAT, "policy: '%s' is empty (want a script that returns tide.policy.scorer{...})", path);
+    return tide_fail(ctx, TIDE_EFORMAT, "policy: '%s' is empty (want a script that returns tide.policy.scorer{...})",
+                     path);
   return tide_fail(ctx, TIDE_EFORMAT, "policy: '%s' is no script of reasonable size (want %d bytes at most)", path,
                    MAX_SOURCE_BYTES);
 }

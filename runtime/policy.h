@@ -3,8 +3,8 @@
 #define TIDE_POLICY_H
 #include "base.h"
 
-/* One decision as the policy sees it. The arrays hold capacity entries and move only when capacity changes; entries
- * 0 .. n-1 count. lua/tide/policy_prelude.lua has the same struct. */
+/* One decision as the policy sees it. The arrays hold capacity entries and move only when capacity changes;
+ * entries 0 .. n-1 count. lua/tide/policy_prelude.lua has the same struct. */
 typedef struct policy_columns {
   int32_t n, capacity;
   int32_t n_wanted;
@@ -27,8 +27,9 @@ typedef struct policy_source {
 } policy_source;
 
 typedef struct policy_host {
-  /* columns stay where they are for the life of the script and hold a batch to practise on. error gets the sentence. */
-  tide_status (*open)(const policy_source *source, policy_columns *columns, void **script, char *error, size_t error_bytes);
+  /* columns stay where they are for the life of the script, and hold a batch to practise on. */
+  tide_status (*open)(const policy_source *source, policy_columns *columns, void **script, char *error,
+                      size_t error_bytes);
   void (*close)(void *script);
   /* Answers in the columns, or false and the fault with its traceback. */
   bool (*decide)(void *script, char *fault, size_t fault_bytes);
@@ -39,8 +40,8 @@ typedef struct policy_host {
   const char *(*describe)(void *script);
 } policy_host;
 
-/* The Lua half, where it is in the process; the only tie, and a weak one. It uses nothing of the runtime but what it is
- * given here. */
+/* The Lua half, where it is in the process; the only tie, and a weak one. It uses nothing of the runtime but what
+ * it is given here. */
 #pragma GCC visibility push(default)
 extern const policy_host tide_lua_policy_host;
 #pragma GCC visibility pop

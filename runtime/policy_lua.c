@@ -1,5 +1,5 @@
-/* policy_lua.c: a Lua script as a policy. The prelude (lua/tide/policy_prelude.lua) makes the sandbox and the columns; here
- * its four functions are kept, and one of them is called once a decision. */
+/* policy_lua.c: a Lua script as a policy. The prelude (lua/tide/policy_prelude.lua) makes the sandbox and the
+ * columns; here its four functions are kept, and one of them is called once a decision. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <lauxlib.h>
@@ -50,7 +50,8 @@ typedef struct adoption {
 /* Compiles the text, as text only, and has the prelude run it and check what it returns. */
 static int adopt_source(lua_State *L) {
   adoption *a = lua_touserdata(L, 1);
-  if (*a->source->text == LUA_SIGNATURE[0]) return luaL_error(L, "%s is bytecode (want the text of a script)", a->source->chunk);
+  if (*a->source->text == LUA_SIGNATURE[0])
+    return luaL_error(L, "%s is bytecode (want the text of a script)", a->source->chunk);
   lua_pushfstring(L, "@%s", a->source->chunk);
   a->read = !luaL_loadbufferx(L, a->source->text, (size_t)a->source->bytes, lua_tostring(L, -1), "t");
   if (!a->read) return lua_error(L);
@@ -158,10 +159,11 @@ static const char *own_name(void *impl) {
 static const char *describe(void *impl) {
   script *s = impl;
   snprintf(s->description, sizeof s->description, "%s; holds %.2f of %.2f MiB", s->how,
-           (double)s->lua.used_bytes / (1 << 20), (double)s->lua.limit_bytes / (1 << 20));
+           s->lua.used_bytes / 1048576.0, s->lua.limit_bytes / 1048576.0);
   return s->description;
 }
 
 const policy_host tide_lua_policy_host = {
-  .open = open_script, .close = close_script, .decide = decide, .setting = setting, .name = own_name, .describe = describe,
+  .open = open_script, .close = close_script, .decide = decide,
+  .setting = setting, .name = own_name, .describe = describe,
 };

@@ -183,11 +183,13 @@ describe("the sandbox of a policy", function()
     assert.are.equal("", case.fault(other))
   end)
 
+  local luajit = ("LUA_PATH='lua/?.lua;lua/?/init.lua;./?.lua' LUA_CPATH=%s/lib/?.so luajit -e '%%s'")
+    :format(helper.build)
+
   -- LuaJIT takes a call through the FFI for a leaf: a C function that comes back into the same state crashes
   -- it, three times out of three, when it comes back only sometimes. A decision enters another state.
   it("is entered from compiled code through the FFI, now and then and with errors #fork", function()
-    local command = "LUA_PATH='lua/?.lua;lua/?/init.lua;./?.lua' LUA_CPATH=%s/lib/?.so luajit -e '%s'"
-    local output, code = helper.run(command:format(helper.build, [[
+    local output, code = helper.run(luajit:format([[
         local ffi, lib, case = require "ffi", require("tide.cdef").lib, require "spec.policy_case"
         local ctx = case.context()
         local policy = assert(case.load(ctx, case.scorer [=[
@@ -212,5 +214,37 @@ describe("the sandbox of a policy", function()
         print(lost >= 0 and lost < 5 and n_decisions > 40000 and "good" or "bad")]]))
     assert.are.equal("good\n", output)
     assert.are.equal(0, code)
+  end)
+
+  -- Where no address within reach of the VM is free, every compilation fails after trying: a loop of 0.2 s took
+  -- 271 s, and jit.status() said true all along. A driver may reserve that much.
+  it("turns the compiler off where no trace finds room for its code, and says so #fork", function()
+    local output = helper.run(luajit:format([[
+      local ffi = require "ffi"
+      ffi.cdef "void *mmap(void *, size_t, int, int, int, long); int lua_gettop(void *);"
+      local near = tonumber(ffi.cast("uintptr_t", ffi.cast("void *", ffi.C.lua_gettop)))
+      local none, reserve, reach = 0, 0x4000 + 0x100000 + 0x22, 2^31 + 2^26
+      for _, bytes in ipairs {2^26, 2^22, 2^18} do
+        local first = near - reach
+        for at = first - first % bytes, near + reach, bytes do
+          ffi.C.mmap(ffi.cast("void *", ffi.cast("uintptr_t", at)), bytes, none, reserve, -1, 0)
+        end
+      end
+      local lib, case = require("tide.cdef").lib, require "spec.policy_case"
+      local ctx = case.context()
+      local policy = case.load(ctx, case.scorer "for i = 0, c.n - 1 do c.keep[i] = -i end")
+      print(case.describe(policy))
+      print(case.victims(ctx, policy, {n = 9}, 1)[1], case.fault(policy))]]))
+    assert.matches("^interpreted: no trace compiles in this process; holds .-\n8\t\n$", output)
+  end)
+
+  -- A library that links LuaJIT silently ran on the Lua of the engine that loaded it: no jit, no ffi, exit code 0.
+  it("refuses a Lua that is no LuaJIT, in one line #fork", function()
+    local lua = "/usr/lib/x86_64-linux-gnu/liblua5.1.so.0"
+    if helper.run("ls " .. lua) ~= lua .. "\n" then return helper.skip("no " .. lua) end
+    local output, code = helper.run(("LD_PRELOAD=%s %s/spec/engine"):format(lua, helper.build))
+    assert.matches("^engine: policy: policy 'keep_mass': the Lua of this process cannot run policies: "
+      .. "it is Lua 5.1 without a compiler", output)
+    assert.are.equal(1, code)
   end)
 end)

@@ -1,5 +1,5 @@
-/* An inference engine's view of tide, whole: its own key memory, a predictor over it, and a policy from a file that says
- * which blocks of the cache should go.
+/* An inference engine's view of tide, whole: its own key memory, a predictor over it, and a policy from a file
+ * that says which blocks of the cache should go.
  *
  *     cc -std=c11 engine.c $(pkg-config --cflags --libs tide_lua)
  *     ./a.out my_policy.lua             # without a file: lua/tide/policy/keep_mass.lua
@@ -37,7 +37,7 @@ static void score_blocks(tide_ctx *ctx, float *keys, const float *query, float *
   tide_view q = tide_view_of(TIDE_F32, (void *)query, 2, (int64_t[]){N_Q_HEADS, HEAD_DIM});
   tide_view s = tide_view_of(TIDE_F32, scores, 1, (int64_t[]){N_BLOCKS});
 
-  /* A view is enough for a call. Memory that outlives the call is wrapped, and given back when the last view has gone. */
+  /* A view is enough for a call. Memory that outlives it is wrapped, and given back when the last view has gone. */
   tide_buf *pool, *first_half;
   check(!tide_buf_wrap(ctx, &k, give_back, n_released, &pool), "wrap", tide_errmsg(ctx));
   check(!tide_buf_slice(pool, 0, 0, N_BLOCKS / 2, &first_half), "slice", tide_errmsg(ctx));
@@ -67,7 +67,8 @@ static void choose_victims(tide_ctx *ctx, const char *path, const float *scores,
   for (int i = 0; i < N_BLOCKS; i++) born[i] = i;
   tide_candidates candidates = {.n = N_BLOCKS, .born = born, .score = scores};
   tide_decision report;
-  check(!tide_policy_victims(policy, &candidates, N_BLOCKS, N_BLOCKS - N_STAY, victims, &report), "decide", tide_errmsg(ctx));
+  check(!tide_policy_victims(policy, &candidates, N_BLOCKS, N_BLOCKS - N_STAY, victims, &report), "decide",
+        tide_errmsg(ctx));
   printf("policy %s (%s)\n", tide_policy_name(policy), tide_policy_describe(policy));
   printf("decided in %.1f us%s\n", report.policy_us, report.used_fallback ? " by the fallback" : "");
   check(!report.used_fallback, "decide", tide_policy_fault(policy));
@@ -100,7 +101,9 @@ int main(int argc, char **argv) {
   printf("\nstay:");
   for (int i = 0; i < N_BLOCKS; i++)
     if (!leaves[i]) printf(i == NEEDLE ? " [%d]" : " %d", i);
-  printf("\nblock %d, which the query looks for, has %.1f %% of the predicted attention\n", NEEDLE, scores[NEEDLE] * 100.0);
-  check(argc > 1 || (!leaves[NEEDLE] && !leaves[0] && !leaves[N_BLOCKS - 1]), "victims", "what attention reads must stay");
+  printf("\nblock %d, which the query looks for, has %.1f %% of the predicted attention\n", NEEDLE,
+         scores[NEEDLE] * 100.0);
+  check(argc > 1 || (!leaves[NEEDLE] && !leaves[0] && !leaves[N_BLOCKS - 1]), "victims",
+        "what attention reads must stay");
   return 0;
 }

@@ -1,6 +1,7 @@
-/* The story: LuaJIT takes a call through its FFI for a leaf, and a C function that comes back into the same state crashes
- * it, but only sometimes. A policy has a state of its own, so a decision may come at any moment, from a signal too, and
- * with any error inside. This program lets decisions come at random, with every kind of failure, and counts. */
+/* The story: LuaJIT takes a call through its FFI for a leaf, and a C function that comes back into the same state
+ * crashes it, but only sometimes. A policy has a state of its own, so a decision may come at any moment, from a
+ * signal too, and with any error inside. This program lets decisions come at random, with every kind of failure, and
+ * counts. */
 #define _GNU_SOURCE
 #include <signal.h>
 #include <stdio.h>
@@ -78,7 +79,8 @@ static void decide_at_random(void) {
   for (int i = 0; i < N_DECISIONS; i++) {
     int32_t n = (int32_t)(next(&state) >> 8) % (i % 100 ? 64 : N_MAX) + 1;
     for (int32_t j = 0; j < n; j++) last_use[j] = next(&state) >> 20;
-    n_fallbacks += decide(&(tide_candidates){.n = n, .last_use = last_use}, (int32_t)(next(&state) >> 8) % n + 1, victims);
+    int32_t n_wanted = (int32_t)(next(&state) >> 8) % n + 1;
+    n_fallbacks += decide(&(tide_candidates){.n = n, .last_use = last_use}, n_wanted, victims);
   }
   setitimer(ITIMER_REAL, &never, NULL);
   printf("%d decisions, %d by the fallback, %d interrupted; last fault: %.60s\n", N_DECISIONS, n_fallbacks,

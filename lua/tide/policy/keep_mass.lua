@@ -1,5 +1,5 @@
--- Keep what attention is predicted to read, and what it reads whatever the prediction says: the first block of
--- a sequence, where attention rests when it looks for nothing, and the last few, which the text runs on from.
+-- Keep what attention is predicted to read, and what it reads whatever the prediction says: the first block
+-- of a sequence, where it rests when it looks for nothing, and the last few, from which the text runs on.
 return tide.policy.scorer {
   name = "keep_mass",
   settings = {

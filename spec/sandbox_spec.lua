@@ -238,7 +238,7 @@ describe("the sandbox of a policy", function()
     assert.matches("^interpreted: no trace compiles in this process; holds .-\n8\t\n$", output)
   end)
 
-  -- A library that links LuaJIT silently ran on the Lua of the engine that loaded it: no jit, no ffi, exit code 0.
+  -- A library that links LuaJIT ran on the Lua of the engine that loaded it: no jit, no ffi, exit code 0.
   it("refuses a Lua that is no LuaJIT, in one line #fork", function()
     local lua = "/usr/lib/x86_64-linux-gnu/liblua5.1.so.0"
     if helper.run("ls " .. lua) ~= lua .. "\n" then return helper.skip("no " .. lua) end

@@ -216,7 +216,7 @@ describe("the sandbox of a policy", function()
     assert.are.equal(0, code)
   end)
 
-  -- Where no address within reach of the VM is free, every compilation fails after trying: a loop of 0.2 s took
+  -- Where no address near the VM is free, every compilation fails after trying: a loop of 0.2 s took
   -- 271 s, and jit.status() said true all along. A driver may reserve that much.
   it("turns the compiler off where no trace finds room for its code, and says so #fork", function()
     local output = helper.run(luajit:format([[

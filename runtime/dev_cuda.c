@@ -156,6 +156,19 @@ static tide_status leave_with(dev *d, const char *call, cu_result error) {
 /* One driver call in the device's context; c is its cuda. */
 #define DRIVER(entry, ...) (enter(d) ? TIDE_EDEVICE : leave_with(d, #entry, c->api.entry(__VA_ARGS__)))
 
+/* As enter, and a capture in progress does not mind what follows: buffers come and go in it, a collector frees them. */
+static tide_status enter_aside(dev *d, cu_capture_mode *mode) {
+  *mode = CUDA_CAPTURE_RELAXED;
+  TRY(enter(d));
+  ((cuda *)d->impl)->api.cuThreadExchangeStreamCaptureMode(mode);
+  return TIDE_OK;
+}
+
+static void leave_aside(dev *d, cu_capture_mode *mode) {
+  ((cuda *)d->impl)->api.cuThreadExchangeStreamCaptureMode(mode);
+  leave(d);
+}
+
 static cu_stream stream_of(const cuda *c, void *stream) { return stream ? stream : c->stream; }
 
 static cu_pointer pointer(const void *data) { return (cu_pointer)(uintptr_t)data; }
@@ -296,26 +309,17 @@ static tide_status cuda_open(dev *d) {
 static tide_status cuda_describe(dev *d, tide_device_info *out) {
   cuda *c = d->impl;
   size_t free_bytes = 0, total_bytes = 0;
-  TRY(DRIVER(cuMemGetInfo_v2, &free_bytes, &total_bytes));
+  cu_capture_mode mode;
+  TRY(enter_aside(d, &mode));
+  cu_result error = c->api.cuMemGetInfo_v2(&free_bytes, &total_bytes);
+  leave_aside(d, &mode);
+  TRY(report(d, "cuMemGetInfo", error));
   fill_info(&c->api, d->ordinal, c->device, out);
   out->free_bytes = (int64_t)free_bytes;
   return TIDE_OK;
 }
 
 /* ---- memory ---- */
-
-/* As enter, and a capture in progress does not mind what follows: buffers come and go in it, a collector frees them. */
-static tide_status enter_aside(dev *d, cu_capture_mode *mode) {
-  *mode = CUDA_CAPTURE_RELAXED;
-  TRY(enter(d));
-  ((cuda *)d->impl)->api.cuThreadExchangeStreamCaptureMode(mode);
-  return TIDE_OK;
-}
-
-static void leave_aside(dev *d, cu_capture_mode *mode) {
-  ((cuda *)d->impl)->api.cuThreadExchangeStreamCaptureMode(mode);
-  leave(d);
-}
 
 static tide_status cuda_alloc(dev *d, int64_t bytes, bool pinned, void **out) {
   cuda *c = d->impl;

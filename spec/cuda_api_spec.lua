@@ -38,7 +38,8 @@ local types = {
 local fields = {
   {"cu_launch_attribute", "CUlaunchAttribute", {{"id", "id"}, {"value", "value"},
     {"value.cluster[0]", "value.clusterDim.x"}, {"value.cluster[1]", "value.clusterDim.y"},
-    {"value.cluster[2]", "value.clusterDim.z"}, {"value.programmatic", "value.programmaticStreamSerializationAllowed"}}},
+    {"value.cluster[2]", "value.clusterDim.z"},
+    {"value.programmatic", "value.programmaticStreamSerializationAllowed"}}},
   {"cu_launch_config", "CUlaunchConfig", {{"grid[0]", "gridDimX"}, {"grid[1]", "gridDimY"},
     {"grid[2]", "gridDimZ"}, {"block[0]", "blockDimX"}, {"block[1]", "blockDimY"},
     {"block[2]", "blockDimZ"}, {"smem_bytes", "sharedMemBytes"}, {"stream", "hStream"},

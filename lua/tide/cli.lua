@@ -62,10 +62,15 @@ local function print_overview()
   end
 end
 
-local function parse(command, parser, arguments)
+--- Parses arguments; a mistake is refused in one line.
+-- @tparam string command for the message
+-- @tparam table parser of argparse
+-- @tparam {string,...} arguments
+-- @treturn table
+function cli.parse(command, parser, arguments)
   local ok, result = parser:pparse(arguments)
   if ok then return result end
-  cli.refuse("%s: %s (see tide %s --help)", command, tostring(result):gsub("%s*\n%s*", ", "), command)
+  cli.refuse("%s: %s (see %s --help)", command, (tostring(result):gsub("%s*\n%s*", ", ")), parser._name)
 end
 
 local function run_command(name, arguments)
@@ -75,7 +80,7 @@ local function run_command(name, arguments)
   parser:epilog("example\n" .. command.example)
   command.options(parser)
   if #parser._commands == 0 then parser:flag("--json", "one JSON value on stdout instead of text") end
-  return command.run(parse(name, parser, arguments))
+  return command.run(cli.parse(name, parser, arguments))
 end
 
 -- Scripts see their arguments as arg and as `...`, as in luajit.

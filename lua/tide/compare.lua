@@ -59,6 +59,16 @@ local function attend(c, q, first_position)
   })
 end
 
+--- An entry of the list.
+-- @tparam string id
+-- @treturn table
+function compare.entry(id)
+  for _, entry in ipairs(compare.list) do
+    if entry.id == id then return entry end
+  end
+  error(("compare: no predictor '%s' in the list"):format(id), 2)
+end
+
 --- The last rows of a capture with the true mass of every block: what rankings are held against.
 -- @tparam capture c
 -- @tparam[opt=64] number rows at most so many
@@ -66,7 +76,8 @@ end
 -- @usage local case = compare.case(assert(require("tide.capture").open(path)))
 function compare.case(c, rows)
   local q, first = c:last_rows(rows or 64)
-  local case = {capture = c, q = q, rows = q.shape[1], first_position = c.first_row + first, positions = {}}
+  local case = {capture = c, q = q, rows = q.shape[1], first_row = first, positions = {}}
+  case.first_position = c.first_row + first
   local mass = assert(attend(c, q, case.first_position).mass:read())
   case.mass, case.mass_stride = flat(mass), mass.shape[2]
   local lengths = {}
@@ -121,12 +132,14 @@ end
 local function time_query(p, q, n)
   local best = math.huge
   local out = assert(p:score(q, {n = n}))
-  for _ = 1, 10 do
+  local began, n_calls = clock.now(), 0
+  repeat
     local started = clock.now()
     assert(p:score(q, {n = n, out = out}))
     assert(p.ctx:sync())
     best = math.min(best, clock.now() - started)
-  end
+    n_calls = n_calls + 1
+  until n_calls == 20 or clock.now() - began > 0.02
   out:close()
   return best * 1e6
 end

@@ -25,7 +25,7 @@ function calibrate.run(options)
     arguments[i] = path
   end
   arguments[#arguments + 1] = {
-    rank = rank, centred = options.centred, query_aware = options.query_aware, out = options.out,
+    rank = rank, centred = options.centred, query_aware = options.query_aware, file = options.out,
   }
   local maps, message = require("tide").calibrate(unpack(arguments))
   if not maps then cli.fail("calibrate: %s", message) end

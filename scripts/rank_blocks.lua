@@ -150,8 +150,8 @@ local function print_scores(c)
   heading("2  The score of every block for the row that predicts " .. quoted(word or "the answer"))
   local scores = mean_key_scores(c, needle.row)
   local marks = {[needle.first_block] = "the block with the answer"}
-  print(plot.line(scores, {width = 73, height = 8, marks = marks}))
-  print "\nPredicted share of attention, by the mean key of each block; a column is two blocks or so."
+  print(plot.line(scores, {width = 73, height = 10, log = true, marks = marks}))
+  print "\nPredicted share of attention by the mean key of each block, on a scale of powers of ten."
   print(("Block %d, where the answer stands, reads:"):format(needle.first_block))
   print("  " .. quoted(c:block_text(needle.first_block)))
 end

@@ -103,7 +103,7 @@ local function mark_lines(marks, n, width)
   table.sort(indices)
   local said = {}
   for _, index in ipairs(indices) do
-    local column = math.min(width, math.floor(index * width / math.max(n, width)) + 1)
+    local column = math.min(width, math.ceil((index + 1) * width / math.max(n, width)))
     arrows[column] = plot.unicode() and "▲" or "^"
     said[#said + 1] = ("%d: %s"):format(index, tostring(marks[index]))
   end

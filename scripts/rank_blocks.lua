@@ -92,11 +92,9 @@ local function judge(c, case, decision)
 end
 
 local function measure(options)
-  local ctx, message = tide.open(options.device and {device = options.device})
-  if not ctx then cli.refuse("rank_blocks: --device: %s", message) end
+  cli.open_device("rank_blocks", options.device)
   cli.check_file("rank_blocks", options.file, "a capture")
-  local c
-  c, message = capture.open(options.file)
+  local c, message = capture.open(options.file)
   if not c then cli.fail("rank_blocks: %s", message) end
   if not c.needle or c.rows < 2 then
     cli.fail("rank_blocks: %s: where is the answer? (want needle_first, needle_last, answer_row)", c.path)

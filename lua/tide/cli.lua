@@ -48,6 +48,15 @@ function cli.check_file(who, path, want)
   if size == 0 then cli.refuse("%s: %s: an empty file (want %s)", who, path, want) end
 end
 
+--- Opens the device that an option names as the default one, or refuses.
+-- @tparam string who the command, for the message
+-- @tparam ?string name nil: cuda:0 where usable, else cpu
+function cli.open_device(who, name)
+  local ok, ctx, message = pcall(require("tide").open, name and {device = name})
+  if not ok then ctx, message = nil, ctx end
+  if not ctx then cli.refuse("%s: --device %s: %s", who, name or "", message) end
+end
+
 local function is_command(name)
   for _, command in ipairs(commands) do
     if command == name then return true end

@@ -17,12 +17,6 @@ function predictor.options(parser)
   compare:flag("--json", "one JSON value on stdout instead of text")
 end
 
-local function open_device(name)
-  local ctx, message = require("tide").open(name and {device = name})
-  if not ctx then cli.refuse("predictor compare: --device %s: %s", tostring(name), message) end
-  return ctx
-end
-
 local function open_capture(path)
   cli.check_file("predictor compare", path, "a capture")
   local capture, message = require("tide.capture").open(path)
@@ -57,7 +51,7 @@ function predictor.run(options)
     cli.refuse("predictor compare: --rows wants an integer of 1 or more")
   end
   local compare = require "tide.compare"
-  open_device(options.device)
+  cli.open_device("predictor compare", options.device)
   local capture = open_capture(options.file)
   local calibrate = options.calibrate_on and compare.calibrator {open_capture(options.calibrate_on)}
   local rows = compare.all(compare.case(capture, options.rows), calibrate, progress())

@@ -98,8 +98,9 @@ return function(t)
     local terms = a.scale * t.largest(c.arrays.q) * t.largest(c.arrays.k) * a.head_dim
     local logit = EPS * math.abs(terms) * (2 * a.head_dim + 4) + 8 * EPS
     local weight = c.loose or 2 * logit + EPS * (a.n_tokens + 8)
+    local out = weight * a.v_scale * t.largest(c.arrays.v) * 2
     return {
-      out = function() return weight * a.v_scale * t.largest(c.arrays.v) * 2 end,
+      out = function() return out end,
       lse = function(_, want) return (c.loose
         or logit + EPS * (a.n_tokens + 4)) + 4 * EPS * math.abs(want) end,
       mass = function(_, want) return 2 * weight * math.abs(want) + 8 * EPS end,

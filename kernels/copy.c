@@ -69,6 +69,79 @@ static void ref(const void *args, int phase, int64_t first, int64_t last) {
   }
 }
 
+/* ---- runs: elements along the last of the joined dimensions ---- */
+
+typedef struct run {
+  const tide_copy_args *a;
+  int64_t to, from, to_step, from_step, n;   /* elements */
+} run;
+
+/* Steps of 1 and 0 are worth a loop of their own: rows and fills. */
+#define MOVE_RUN(type)                                                                         \
+  do {                                                                                         \
+    type *to = (type *)r.a->dst + r.to;                                                        \
+    const type *from = (const type *)r.a->src + r.from, first = *from;                         \
+    if (r.to_step == 1 && r.from_step == 0)                                                    \
+      for (int64_t i = 0; i < r.n; i++) to[i] = first;                                         \
+    else                                                                                       \
+      for (int64_t i = 0; i < r.n; i++) to[i * r.to_step] = from[i * r.from_step];             \
+  } while (0)
+
+static void move_run(run r) {
+  int bytes = copy_bytes(r.a->src_dtype);
+  if (r.to_step == 1 && r.from_step == 1)
+    memcpy((char *)r.a->dst + r.to * bytes, (const char *)r.a->src + r.from * bytes, (size_t)(r.n * bytes));
+  else if (bytes == 1) MOVE_RUN(uint8_t);
+  else if (bytes == 2) MOVE_RUN(uint16_t);
+  else if (bytes == 4) MOVE_RUN(uint32_t);
+  else MOVE_RUN(uint64_t);
+}
+
+#define STORE_RUN(type, convert)                                                               \
+  for (int i = 0; i < n; i++) ((type *)r.a->dst)[r.to + i * r.to_step] = convert(x[i])
+
+/* Floats by way of f32, a piece at a time. */
+static void convert_run(run r) {
+  float x[256];
+  for (int n; r.n > 0; r.n -= n, r.to += n * r.to_step, r.from += n * r.from_step) {
+    n = r.n < 256 ? (int)r.n : 256;
+    for (int i = 0; i < n; i++) x[i] = load_f32(r.a->src, r.a->src_dtype, r.from + i * r.from_step);
+    switch (r.a->dst_dtype) {
+      case DT_F32: STORE_RUN(float, ); break;
+      case DT_F16: STORE_RUN(uint16_t, f32_to_f16); break;
+      case DT_BF16: STORE_RUN(uint16_t, f32_to_bf16); break;
+      default: STORE_RUN(uint8_t, f32_to_f8); break;
+    }
+  }
+}
+
+static void convert_integers(run r) {
+  for (int64_t i = 0; i < r.n; i++)
+    store_f64(r.a->dst, r.a->dst_dtype, r.to + i * r.to_step, load_f64(r.a->src, r.a->src_dtype, r.from + i * r.from_step));
+}
+
+static void runs(const void *args, int phase, int64_t first, int64_t last) {
+  const tide_copy_args *a = args;
+  void (*copy_run)(run) = a->src_dtype == a->dst_dtype ? move_run
+                          : is_float(a->src_dtype) && is_float(a->dst_dtype) ? convert_run : convert_integers;
+  copy_dims dims;
+  (void)phase;
+  copy_join(a, &dims);
+  int inner = dims.n - 1;
+  run r = {.a = a, .to_step = dims.dst_stride[inner], .from_step = dims.src_stride[inner]};
+  for (int64_t item = first; item < last; item += r.n) {
+    int64_t at = item % dims.shape[inner], rest = item / dims.shape[inner];
+    r.to = at * r.to_step, r.from = at * r.from_step;
+    r.n = last - item < dims.shape[inner] - at ? last - item : dims.shape[inner] - at;
+    for (int d = inner - 1; d >= 0; d--) {
+      r.to += rest % dims.shape[d] * dims.dst_stride[d];
+      r.from += rest % dims.shape[d] * dims.src_stride[d];
+      rest /= dims.shape[d];
+    }
+    copy_run(r);
+  }
+}
+
 /* ---- geometry of copy.cu ---- */
 
 static int plan(const void *args, const kernel_caps *caps, kernel_launch *out) {
@@ -90,6 +163,7 @@ static int plan(const void *args, const kernel_caps *caps, kernel_launch *out) {
 
 static const kernel_variant variants[] = {
     {.name = "ref", .backend = KERNEL_CPU, .level = CPU_PLAIN, .run = ref},
+    {.name = "runs", .backend = KERNEL_CPU, .level = CPU_PLAIN, .run = runs},
     {.name = "cuda", .backend = KERNEL_CUDA, .level = 80, .plan = plan},
 };
 

@@ -15,7 +15,6 @@ local function methods_of(class)
       return rawget(module, "methods")
     end
   end
-  return rawget(class, "names")
 end
 
 -- The tables in which Lua itself would look, as long as they are tables.
@@ -69,9 +68,11 @@ local function resolve(names, path)
   return value
 end
 
+-- A module that loads its parts on first use keeps a table of their names beside its __index.
 local function members(value, only_functions)
-  local tables = chain(value)
-  local found = {}
+  local tables, class, found = chain(value), debug.getmetatable(value), {}
+  local lazy = type(class) == "table" and rawget(class, "names")
+  if lazy and not only_functions then tables[#tables + 1] = lazy end
   for _, name in ipairs(complete.names(unpack(tables))) do
     if name:sub(1, 2) ~= "__" and (not only_functions or type(field(value, name)) == "function") then
       found[#found + 1] = name

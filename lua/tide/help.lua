@@ -5,10 +5,12 @@ local core = require "tide.core"
 
 local help = {}
 
+local tags = {tparam = "argument:", treturn = "returns:", usage = "for example:", param = "argument:"}
+
 local function strip(block)
   local lines = {}
   for line in block:gmatch "[^\n]+" do
-    lines[#lines + 1] = "  " .. line:gsub("^%-%-%-?%s?", ""):gsub("^@(%a+)", "%1:")
+    lines[#lines + 1] = "  " .. line:gsub("^%-%-%-?%s?", ""):gsub("^@(%a+)", tags)
   end
   return table.concat(lines, "\n")
 end
@@ -25,6 +27,7 @@ local function scan_lua(module, text, found)
       if #block > 0 and block[1]:match "^%-%-%-" then
         local doc = strip(table.concat(block, "\n"))
         if name then
+          name = name:gsub("^methods:", module:match "[^.]*$" .. ":")
           found[#found + 1] = {name = name, title = name .. arguments, doc = doc}
         elseif doc:match "module:" then
           found[#found + 1] = {name = module, title = module, doc = doc}

@@ -41,7 +41,8 @@ local function unknown(name)
   check.misuse("tide: no such function %s; %s", check.shown(name), check.suggest(name, names))
 end
 
-setmetatable(tide, {__index = function(self, name)
+-- names: for completion at the prompt, which never calls an __index.
+setmetatable(tide, {names = halves, __index = function(self, name)
   local f = bound(name, function(f)
     return function(...) return f(self.context(), ...) end
   end)

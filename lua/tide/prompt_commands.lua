@@ -5,7 +5,7 @@ local prompt_commands = {}
 
 local texts = {
   {".help", "this list"},
-  {".mem", "who holds how much memory, largest first; and what the last results hold"},
+  {".mem", "who holds how much memory, largest first"},
   {".time EXPR", "runs it once and says how long it took, what it waited for included"},
   {".doctor", "what works here, what does not, and why"},
   {".quit", "leaves, as Ctrl-D does"},
@@ -21,10 +21,8 @@ function commands.help()
 end
 
 function commands.mem()
-  for _, line in ipairs(require("tide").context():mem()) do
-    print(("  %10.2f MiB  %-28s %s"):format(line.bytes / 2 ^ 20, line.label, line.setting))
-  end
-  print(("  %10.2f MiB  Lua's own heap"):format(collectgarbage "count" / 1024))
+  print(require("tide").mem())
+  print(("Lua's own heap: %.2f MiB"):format(collectgarbage "count" / 1024))
   return true
 end
 

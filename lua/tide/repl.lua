@@ -65,21 +65,39 @@ function repl.compile(session, text)
   return nil, message
 end
 
+local function frames_of(text)
+  local frames = {}
+  for frame in (text .. "\n"):gmatch "([^\n]*)\n" do
+    if frame:match "%[C%]: in function 'call'$" or frame:match "lua/tide/repl%.lua" then break end
+    frames[#frames + 1] = frame
+  end
+  return frames
+end
+
+-- Misuse names the caller's line already, so the frames inside tide are left out.
+local function first_frame(frames)
+  local first = 1
+  for i, frame in ipairs(frames) do
+    if frame:match "in function 'misuse'$" then first = i end
+  end
+  while first > 1 and frames[first] and frames[first]:match "lua/tide/" do first = first + 1 end
+  return first
+end
+
+local function says_nothing(frame)
+  return frame:match "stdin:%d+: in main chunk$" or frame:match "%[C%]: in function 'error'$"
+    or frame:match "%[builtin#%d+%]"
+end
+
 -- Frames of the prompt itself say nothing to whoever typed the line.
 local function cut_traceback(message)
-  local head, frames = message:match "^(.-)\nstack traceback:\n(.*)$"
+  local head, trace = message:match "^(.-)\nstack traceback:\n(.*)$"
   if not head then return message end
-  local kept = {}
-  for frame in (frames .. "\n"):gmatch "([^\n]*)\n" do
-    if frame:match "%[C%]: in function 'call'$" or frame:match "lua/tide/repl%.lua" then break end
-    kept[#kept + 1] = frame
-  end
-  local function says_nothing(frame)
-    return frame:match "in function <stdin:0>" or frame:match "in function 'error'$"
-  end
-  while #kept > 0 and says_nothing(kept[#kept]) do kept[#kept] = nil end
-  if #kept == 0 then return head end
-  return head .. "\nstack traceback:\n" .. table.concat(kept, "\n")
+  local frames = frames_of(trace)
+  local first, last = first_frame(frames), #frames
+  while last >= first and says_nothing(frames[last]) do last = last - 1 end
+  if last < first then return head end
+  return head .. "\nstack traceback:\n" .. table.concat(frames, "\n", first, last)
 end
 
 local function remember(session, value)
@@ -171,7 +189,7 @@ local function run_statement(session, text, chunk, message, silent)
   return require("tide.prompt_commands").run(session, word)
 end
 
-local banner = "tide %s on %s, %s. .help says what there is, Tab completes, Ctrl-D leaves.\n"
+local banner = "tide %s on %s, %s\n.help lists commands, Tab completes, Ctrl-D leaves\n"
 
 local function greet()
   local ffi = require "ffi"

@@ -97,7 +97,7 @@ describe("the binding", function()
     assert.is_true(n > 60)
   end)
 
-  it("says both numbers when the library speaks another ABI", function()
+  it("says both numbers when the library speaks another ABI #fork", function()
     local code = [[
       local core = require "tide.core"
       local text = core.text
@@ -112,7 +112,7 @@ describe("the binding", function()
   -- The binding was loaded twice into one state: "attempt to redefine". busted hides it, since it remembers
   -- what
   -- ffi.cdef was given; so a process of its own looks.
-  it("survives being loaded again in a plain luajit", function()
+  it("survives being loaded again in a plain luajit #fork", function()
     local code = [[
       require "tide"; require "tide.safetensors"; require "tide.kernel".members(nil, "gather")
       for name in pairs(package.loaded) do

@@ -29,6 +29,7 @@ for name, dtype in pairs(dtypes) do
   dtype.name = name
   name_of_dtype[dtype.number] = name
   if dtype.ctype then
+    -- Text, no "$": busted remembers a type by its text alone.
     dtype.pointer, dtype.array = ffi.typeof(dtype.ctype .. " *"), ffi.typeof(dtype.ctype .. "[?]")
   end
 end
@@ -209,8 +210,9 @@ end
 -- Shape of a nested list, by its first elements; flatten then holds every list to it.
 local function shape_of(value)
   local shape = {}
+  if getmetatable(value) == array_class then return value.shape end
   while type(value) == "table" do
-    shape[#shape + 1] = value.n and value.pointer and value.n or #value
+    shape[#shape + 1] = #value
     value = value[1]
   end
   return shape
@@ -274,12 +276,14 @@ end
 -- @tparam cdata pointer its first element
 -- @tparam string dtype of its elements
 -- @tparam table shape contiguous, last dimension fastest
--- @tparam ?table options device; release: a C function called with arg once when the last view has gone; arg
+-- @tparam ?table options device ("cpu"); release: a C function called with arg once when the last view has
+-- gone;
+-- arg
 -- @treturn[1] buf
 -- @treturn[2] nil refused
 -- @treturn[2] string message
 -- @treturn[2] string code
--- @usage local b = tide.wrap(ffi.new("float[6]"), "f32", {2, 3}, {device = "cpu"})
+-- @usage local b = tide.wrap(ffi.new("float[6]"), "f32", {2, 3})
 function buf.wrap(ctx, pointer, dtype, shape, options)
   options = buf.wrap_settings:read(options)
   if type(pointer) ~= "cdata" then
@@ -296,7 +300,7 @@ function buf.wrap(ctx, pointer, dtype, shape, options)
 end
 
 buf.wrap_settings = schema.new("tide.wrap", {
-  device = {"string", doc = "where the memory is; default: the context's own"},
+  device = {"string", default = "cpu", doc = "where the memory is"},
   release = {"any", doc = "C function (void *), never a Lua one"},
   arg = {"any", doc = "what release is given"},
 })

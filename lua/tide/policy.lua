@@ -53,17 +53,29 @@ local function live(p, what)
   return p._handle
 end
 
+local integers = {slot = true, index = true}
+
+local function element_of(name, value)
+  local what = "policy:victims: " .. name
+  if integers[name] then return check.integer(what, value, -2^31, 2^31 - 1) end
+  if name == "key" and type(value) == "cdata" then return value end
+  if name == "key" then return check.integer(what, value, 0) end
+  check.type(what, value, "number")
+  if name ~= "score" and value ~= value then check.misuse("%s: a tick is never NaN", what) end
+  return value
+end
+
 -- A column as C reads it: its array, and how many elements it has.
 local function column(name, value)
-  local ctype, element = ffi.typeof(columns[name] .. "[?]"), ffi.typeof(columns[name])
+  local ctype = ffi.typeof(columns[name] .. "[?]")
   local n = buf.is(value) and value.n or type(value) == "table" and (rawget(value, "n") or #value) or nil
   if not n then
     check.misuse("policy:victims: %s: wants a list or a buffer (got %s)", name, check.shown(value))
   end
   local array = ctype(math.max(n, 1))
   local from = buf.is(value) and assert(value:read()) or value
-  local first = from.pointer and 0 or 1
-  for i = 0, n - 1 do array[i] = ffi.cast(element, from[i + first]) end
+  local first = rawget(from, "pointer") and 0 or 1
+  for i = 0, n - 1 do array[i] = element_of(name, from[i + first]) end
   return array, n
 end
 

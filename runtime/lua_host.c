@@ -83,6 +83,8 @@ tide_status lua_host_open(lua_host *h, int64_t limit_bytes, char *error, size_t 
 }
 
 void lua_host_close(lua_host *h) {
+  lua_guard_close(h->guard);
+  h->guard = NULL;
   if (h->L) lua_close(h->L);
   h->L = NULL;
 }
@@ -106,13 +108,15 @@ bool lua_host_run(lua_host *h, lua_CFunction f, void *ud, char *error, size_t er
 
 static int collect(lua_State *L) { return lua_gc(L, LUA_GCCOLLECT, 0); }
 
-bool lua_host_call(lua_host *h, int n_args, int n_results, char *error, size_t error_bytes) {
+bool lua_host_call(lua_host *h, int n_args, int n_results, double budget_us, char *error, size_t error_bytes) {
   lua_State *L = h->L;
   int at = lua_gettop(L) - n_args;
   lua_rawgeti(L, LUA_REGISTRYINDEX, h->traceback);
   lua_insert(L, at);
   h->limited = true;
+  lua_guard_enter(h->guard, budget_us);
   int code = lua_pcall(L, n_args, n_results, at);
+  lua_guard_leave(h->guard);
   h->limited = false;
   lua_remove(L, at);
   if (!code) return true;

@@ -4,12 +4,14 @@
 #define TIDE_LUA_HOST_H
 #include <lua.h>
 #include "base.h"
+#include "lua_guard.h"
 
 typedef struct lua_host {
   lua_State *L;
   int64_t used_bytes, limit_bytes;
   bool limited;                  /* while foreign code runs; cleaning up after it may take what it needs */
   int traceback;                 /* reference in the registry */
+  lua_guard *guard;              /* of time; NULL: none */
 } lua_host;
 
 /* A state with all standard libraries. Refuses, with one sentence in error, where the Lua of this process is no
@@ -19,8 +21,9 @@ void lua_host_close(lua_host *h);
 
 /* Runs own code, f(ud), without a limit. False: error holds why. */
 bool lua_host_run(lua_host *h, lua_CFunction f, void *ud, char *error, size_t error_bytes);
-/* Calls the function that stands below n_args values on the stack, limited in memory. The results are left there; on
- * failure nothing is, and error (may be NULL) holds the message with its traceback. Never raises. */
-bool lua_host_call(lua_host *h, int n_args, int n_results, char *error, size_t error_bytes);
+/* Calls the function that stands below n_args values on the stack, limited in memory, and in time where there is a
+ * guard. The results are left there; on failure nothing is, and error (may be NULL) holds the message with its
+ * traceback. Never raises. */
+bool lua_host_call(lua_host *h, int n_args, int n_results, double budget_us, char *error, size_t error_bytes);
 
 #endif

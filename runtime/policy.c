@@ -232,7 +232,7 @@ static bool keep_is_sound(tide_policy *p) {
 /* Asks the script. False: it has no answer, and the reason is kept. */
 static bool ask(tide_policy *p, double *policy_us) {
   double start = time_us();
-  bool good = p->host->decide(p->script, p->fault, sizeof p->fault);
+  bool good = p->host->decide(p->script, p->budget_us, p->fault, sizeof p->fault);
   *policy_us = time_us() - start;
   good = good && keep_is_sound(p);
   bool late = good && *policy_us > p->budget_us;
@@ -316,7 +316,7 @@ static tide_status open_script(tide_policy *p, const policy_source *source) {
   return status ? tide_fail(p->ctx, status, "policy '%s': %s", p->name, error) : TIDE_OK;
 }
 
-static tide_status load(tide_ctx *ctx, const policy_source *source, tide_policy **out) {
+static tide_status load(tide_ctx *ctx, const policy_source *source, double budget_us, tide_policy **out) {
   if (!&tide_lua_policy_host)
     return tide_fail(ctx, TIDE_EUNSUPPORTED, "policy '%s': no Lua in this process; link libtide_lua to load policies",
                      source->name);
@@ -327,7 +327,7 @@ static tide_status load(tide_ctx *ctx, const policy_source *source, tide_policy 
   p->name = strdup(source->name);
   p->host = &tide_lua_policy_host;
   p->script_line = -1;
-  p->budget_us = default_budget_us;
+  p->budget_us = budget_us > 0 ? budget_us : default_budget_us;
   tide_status status = p->name ? open_script(p, source) : tide_fail(ctx, TIDE_EMEM, "policy: out of memory");
   if (status) {
     tide_policy_close(p);
@@ -337,16 +337,6 @@ static tide_status load(tide_ctx *ctx, const policy_source *source, tide_policy 
   return TIDE_OK;
 }
 
-tide_status tide_policy_load(tide_ctx *ctx, const char *name, const char *source, int64_t source_bytes,
-                             tide_policy **out) {
-  if (!ctx) return TIDE_EINVAL;
-  if (ctx->closed) return tide_fail(ctx, TIDE_ESTATE, "policy: the context was closed");
-  if (!name || !*name || !out) return tide_fail(ctx, TIDE_EINVAL, "policy: name and out are required");
-  if (!source || source_bytes <= 0)
-    return tide_fail(ctx, TIDE_EFORMAT, "policy '%s': empty (want a script that returns tide.policy.scorer{...})", name);
-  return load(ctx, &(policy_source){name, name, source, source_bytes, SCRIPT_MEMORY_BYTES}, out);
-}
-
 /* The text of a file, ended by a zero byte; the caller frees it. */
 static tide_status read_source(tide_ctx *ctx, const char *path, char **out, int64_t *bytes) {
   FILE *file = fopen(path, "rb");
@@ -354,7 +344,7 @@ static tide_status read_source(tide_ctx *ctx, const char *path, char **out, int6
   size_t n = text ? fread(text, 1, MAX_SOURCE_BYTES + 1, file) : 0;
   int error = !file || ferror(file) ? errno : 0;
   if (file) fclose(file);
-  if (!error && text && n > 0 && n <= MAX_SOURCE_BYTES) {
+  if (!error && text && n <= MAX_SOURCE_BYTES) {
     *out = text;
     *bytes = (int64_t)n;
     return TIDE_OK;
@@ -363,25 +353,52 @@ static tide_status read_source(tide_ctx *ctx, const char *path, char **out, int6
   free(text);
   if (error) return tide_fail(ctx, TIDE_EFILE, "policy: cannot read '%s': %s", path, strerror(error));
   if (!read) return tide_fail(ctx, TIDE_EMEM, "policy: out of memory for '%s'", path);
-  if (n == 0)
-    return tide_fail(ctx, TIDE_EFORMAT, "policy: '%s' is empty (want a script that returns tide.policy.scorer{...})",
-                     path);
   return tide_fail(ctx, TIDE_EFORMAT, "policy: '%s' is no script of reasonable size (want %d bytes at most)", path,
                    MAX_SOURCE_BYTES);
 }
 
-tide_status tide_policy_load_file(tide_ctx *ctx, const char *path, tide_policy **out) {
-  if (!ctx) return TIDE_EINVAL;
-  if (ctx->closed) return tide_fail(ctx, TIDE_ESTATE, "policy: the context was closed");
-  if (!path || !out) return tide_fail(ctx, TIDE_EINVAL, "policy: path and out are required");
+static tide_status load_file(tide_ctx *ctx, const tide_policy_settings *s, policy_source *source, tide_policy **out) {
   char *text = NULL, name[48];
-  int64_t bytes = 0;
-  TRY(read_source(ctx, path, &text, &bytes));
-  const char *base = strrchr(path, '/') ? strrchr(path, '/') + 1 : path;
+  const char *base = strrchr(s->path, '/') ? strrchr(s->path, '/') + 1 : s->path;
   snprintf(name, sizeof name, "%.*s", (int)strcspn(base, "."), base);
-  tide_status status = load(ctx, &(policy_source){*name ? name : path, path, text, bytes, SCRIPT_MEMORY_BYTES}, out);
+  TRY(read_source(ctx, s->path, &text, &source->bytes));
+  source->text = text;
+  source->chunk = s->path;
+  source->name = s->name ? s->name : *name ? name : s->path;
+  tide_status status = source->bytes > 0 ? load(ctx, source, s->budget_us, out)
+                       : tide_fail(ctx, TIDE_EFORMAT, "policy: '%s' is empty (want a script that returns "
+                                   "tide.policy.scorer{...})", s->path);
   free(text);
   return status;
+}
+
+tide_status tide_policy_open(tide_ctx *ctx, const tide_policy_settings *s, tide_policy **out) {
+  if (!ctx) return TIDE_EINVAL;
+  if (ctx->closed) return tide_fail(ctx, TIDE_ESTATE, "policy: the context was closed");
+  if (!s || !out) return tide_fail(ctx, TIDE_EINVAL, "policy: settings and out are required");
+  if (!s->path == !s->source) return tide_fail(ctx, TIDE_EINVAL, "policy: want a path or a source, one of the two");
+  if (!(s->budget_us >= 0)) return tide_fail(ctx, TIDE_ERANGE, "policy: budget_us must be 0 or more");
+  if (s->level < TIDE_POLICY_TRUSTED || s->level > TIDE_POLICY_GUARDED)
+    return tide_fail(ctx, TIDE_ERANGE, "policy: level out of range (got %d, want 0 trusted or 1 guarded)", s->level);
+  policy_source source = {.memory_bytes = SCRIPT_MEMORY_BYTES, .guarded = s->level == TIDE_POLICY_GUARDED};
+  if (s->path) return load_file(ctx, s, &source, out);
+  source.name = source.chunk = s->name && *s->name ? s->name : "policy";
+  source.text = s->source;
+  source.bytes = s->source_bytes;
+  if (source.bytes <= 0)
+    return tide_fail(ctx, TIDE_EFORMAT, "policy '%s': empty (want a script that returns tide.policy.scorer{...})",
+                     source.name);
+  return load(ctx, &source, s->budget_us, out);
+}
+
+tide_status tide_policy_load(tide_ctx *ctx, const char *name, const char *source, int64_t source_bytes,
+                             tide_policy **out) {
+  return tide_policy_open(ctx, &(tide_policy_settings){.name = name, .source = source, .source_bytes = source_bytes},
+                          out);
+}
+
+tide_status tide_policy_load_file(tide_ctx *ctx, const char *path, tide_policy **out) {
+  return tide_policy_open(ctx, &(tide_policy_settings){.path = path}, out);
 }
 
 void tide_policy_close(tide_policy *p) {

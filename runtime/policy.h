@@ -24,6 +24,7 @@ typedef struct policy_source {
   const char *chunk;             /* of the text, in front of line numbers */
   const char *text;
   int64_t bytes, memory_bytes;
+  bool guarded;
 } policy_source;
 
 typedef struct policy_host {
@@ -31,8 +32,8 @@ typedef struct policy_host {
   tide_status (*open)(const policy_source *source, policy_columns *columns, void **script, char *error,
                       size_t error_bytes);
   void (*close)(void *script);
-  /* Answers in the columns, or false and the fault with its traceback. */
-  bool (*decide)(void *script, char *fault, size_t fault_bytes);
+  /* Answers in the columns, or false and the fault with its traceback. A guarded script is ended after budget_us. */
+  bool (*decide)(void *script, double budget_us, char *fault, size_t fault_bytes);
   /* Sets, when value is not NULL; then reads. */
   tide_status (*setting)(void *script, const char *setting, const double *value, double *out, char *error,
                          size_t error_bytes);

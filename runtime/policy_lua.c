@@ -7,6 +7,8 @@
 #include "lua_index.h"
 #include "policy.h"
 
+static const double load_budget_us = 1e6;
+
 typedef struct script {
   lua_host lua;
   policy_columns *columns;
@@ -57,7 +59,7 @@ static int adopt_source(lua_State *L) {
   if (!a->read) return lua_error(L);
   lua_rawgeti(L, LUA_REGISTRYINDEX, a->s->adopt);
   lua_insert(L, -2);
-  a->ran = lua_host_call(&a->s->lua, 1, 2, a->complaint, sizeof a->complaint);
+  a->ran = lua_host_call(&a->s->lua, 1, 2, load_budget_us, a->complaint, sizeof a->complaint);
   if (!a->ran) return 0;
   const char *name = lua_tostring(L, -2), *wrong = lua_tostring(L, -1);
   if (name) snprintf(a->s->name, sizeof a->s->name, "%s", name);
@@ -70,7 +72,7 @@ static int practise(lua_State *L) {
   adoption *a = lua_touserdata(L, 1);
   *a->s->view = *a->s->columns;
   lua_rawgeti(L, LUA_REGISTRYINDEX, a->s->practise);
-  a->ran = lua_host_call(&a->s->lua, 0, 2, a->complaint, sizeof a->complaint);
+  a->ran = lua_host_call(&a->s->lua, 0, 2, load_budget_us, a->complaint, sizeof a->complaint);
   if (!a->ran) return 0;
   const char *how = lua_tostring(L, -2), *wrong = lua_tostring(L, -1);
   if (how) snprintf(a->s->how, sizeof a->s->how, "%s", how);
@@ -103,6 +105,7 @@ static tide_status open_script(const policy_source *source, policy_columns *colu
   s->columns = columns;
   tide_status status = lua_host_open(&s->lua, source->memory_bytes, error, error_bytes);
   if (!status && !lua_host_run(&s->lua, run_prelude, s, error, error_bytes)) status = TIDE_EUNSUPPORTED;
+  if (!status && source->guarded) status = lua_guard_open(s->lua.L, &s->lua.guard, error, error_bytes);
   if (!status) status = adopt(s, source, error, error_bytes);
   if (status) close_script(s);
   else *out = s;
@@ -111,11 +114,11 @@ static tide_status open_script(const policy_source *source, policy_columns *colu
 
 /* ---- decisions and settings ------------------------------------------------------------------------------------- */
 
-static bool decide(void *impl, char *fault, size_t fault_bytes) {
+static bool decide(void *impl, double budget_us, char *fault, size_t fault_bytes) {
   script *s = impl;
   *s->view = *s->columns;
   lua_rawgeti(s->lua.L, LUA_REGISTRYINDEX, s->decide);
-  bool good = lua_host_call(&s->lua, 0, 0, fault, fault_bytes);
+  bool good = lua_host_call(&s->lua, 0, 0, budget_us, fault, fault_bytes);
   s->columns->n_proposed = s->view->n_proposed;
   return good;
 }

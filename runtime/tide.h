@@ -344,9 +344,26 @@ typedef struct tide_decision {
   double policy_us;              /* time in the script */
 } tide_decision;
 
-/* Loads a policy from source text into a state of its own: sandboxed, limited to 16 MiB. name appears in errors. Needs
- * libtide_lua in the process, else TIDE_EUNSUPPORTED. The script runs twice: once to practise on made-up candidates, so
- * that its loop is compiled before the first decision, and once more to start with nothing learnt from them. */
+enum { TIDE_POLICY_TRUSTED = 0, TIDE_POLICY_GUARDED = 1 };
+
+typedef struct tide_policy_settings {
+  const char *path;              /* a file, or */
+  const char *source;            /* text of source_bytes */
+  int64_t source_bytes;
+  const char *name;              /* in errors and the ledger; NULL: "policy", or what the file is called */
+  double budget_us;              /* time that the script may take for a decision; 0: 5000 */
+  /* trusted: time is measured after the call; a late decision stands, and is a fault.
+   * guarded: a script that never ends is ended within budget and 100 ms, at load within 1.1 s. One such policy a process:
+   * it takes SIGPROF and has a thread. */
+  int32_t level;
+  int32_t reserved;
+} tide_policy_settings;
+
+/* Opens a policy: a script in a state of its own, sandboxed, limited to 16 MiB. Needs libtide_lua in the process, else
+ * TIDE_EUNSUPPORTED. The script runs twice: once to practise on made-up candidates, so that its loop is compiled before the
+ * first decision, and once more to start with nothing learnt from them. */
+tide_status tide_policy_open(tide_ctx *ctx, const tide_policy_settings *settings, tide_policy **out);
+/* The same with the defaults. */
 tide_status tide_policy_load(tide_ctx *ctx, const char *name, const char *source, int64_t source_bytes, tide_policy **out);
 tide_status tide_policy_load_file(tide_ctx *ctx, const char *path, tide_policy **out);
 /* The n_wanted (0 .. n) slots that should leave, first to leave first. C ranks, breaks ties (older last use, then lower
@@ -364,7 +381,7 @@ const char *tide_policy_describe(tide_policy *policy);
 /* A setting of the script by name, checked against its declaration. */
 tide_status tide_policy_set(tide_policy *policy, const char *setting, double value);
 tide_status tide_policy_get(tide_policy *policy, const char *setting, double *value);
-/* Time that the script may take for a decision; 0: 5000. It is measured after the call: a late decision stands, and is a fault. */
+/* Changes the setting budget_us. */
 tide_status tide_policy_budget(tide_policy *policy, double budget_us);
 void tide_policy_close(tide_policy *policy);
 

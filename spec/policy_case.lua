@@ -26,6 +26,15 @@ function case.load(ctx, source, name)
   return outcome(ctx, lib.tide_policy_load(ctx, name or "mine", source, #source, out), out)
 end
 
+--- With any settings of tide_policy_settings, and no budget but theirs.
+function case.open(ctx, settings)
+  local out = ffi.new "tide_policy *[1]"
+  settings.source_bytes = settings.source and #settings.source
+  local status = lib.tide_policy_open(ctx, ffi.new("tide_policy_settings", settings), out)
+  if status ~= 0 then return nil, ffi.string(lib.tide_status_name(status)), case.message(ctx) end
+  return out[0]
+end
+
 function case.load_file(ctx, path)
   local out = ffi.new "tide_policy *[1]"
   return outcome(ctx, lib.tide_policy_load_file(ctx, path, out), out)

@@ -311,6 +311,7 @@ end
 local function practise()
   local n_traces, gave_up, start = 0, {}, nil
   local function watch(what, _, func, pc)
+    if what == "flush" then return end
     local place = jit_util.funcinfo(func, pc)
     local line = place.source and sub(place.source, 2) .. ":" .. (place.currentline or place.linedefined)
     if what == "start" then start = line and line .. "/" .. pc end

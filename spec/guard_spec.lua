@@ -1,4 +1,4 @@
--- Compiled code looks at no hook: of eight programs that never end, a watchdog that sets one stopped just one.
+-- Compiled code looks at no hook: of eight programs that never end, a watchdog that sets one stopped one.
 -- Each spec has a process of its own, since the guard takes SIGPROF, and a failure would never end.
 
 local helper = require "spec.helper"
@@ -10,7 +10,8 @@ local prologue = [[
   local case, lib = require "spec.policy_case", require("tide.cdef").lib
   local ctx = case.context()
   local function open(source)
-    return case.open(ctx, {source = source, name = "wild", level = lib.TIDE_POLICY_GUARDED, budget_us = 20000})
+    local guarded = lib.TIDE_POLICY_GUARDED
+    return case.open(ctx, {source = source, name = "wild", level = guarded, budget_us = 20000})
   end
 ]]
 

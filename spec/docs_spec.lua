@@ -4,7 +4,8 @@
 local helper = require "spec.helper"
 
 -- The modules behind require "tide"; the program's own are not an interface.
-local modules = {"init", "context", "buf", "predictor", "attend", "calibrate", "kernel", "policy", "mem",
+local modules = {"init", "context", "array", "buf", "predictor", "attend", "calibrate", "kernel", "policy",
+  "mem",
   "plot", "show",
   "safetensors", "check", "schema", "cdef"}
 
@@ -16,7 +17,7 @@ local function functions_of(text)
     if line:find("^%-%-") then
       comment[#comment + 1] = line
     else
-      if name and not name:find("_class", 1, true) and not name:find("^kinds%.") then
+      if name and not name:find("__", 1, true) and not name:find("^kinds%.") then
         list[#list + 1] = {name = name, parameters = parameters, comment = table.concat(comment, "\n")}
       end
       comment = {}

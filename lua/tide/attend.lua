@@ -69,8 +69,7 @@ local function view(name, b) return b and buf.view_of("attend: " .. name, b) or 
 --- Softmax attention of query rows over a cache, whole or over a list of its blocks. Does not wait.
 -- @tparam context ctx
 -- @tparam table given q, k, v; table, positions, blocks; out, lse, mass (true or a buffer; none: out);
--- block_size,
--- first_position, softmax_scale, k_scale, v_scale
+-- block_size, first_position, softmax_scale, k_scale, v_scale
 -- @treturn[1] table out, lse, mass: those asked for, and lse beside mass
 -- @treturn[2] nil no room, or the device failed
 -- @treturn[2] string message

@@ -6,33 +6,15 @@
 
 local ffi = require "ffi"
 local lib = require("tide.cdef").lib
+local array = require "tide.array"
 local check = require "tide.check"
 local schema = require "tide.schema"
 
 local buf = {}
 local methods = {}
 
-buf.dtypes = {"f32", "f16", "bf16", "f8e4m3", "i32", "u32", "i64", "u8"}
-
--- number: the id in tide.h; bytes: of an element; ctype: of its values on the host. What LuaJIT has no type
--- for is read and written as f32.
-local dtypes = {
-  f32 = {number = lib.TIDE_F32, bytes = 4, ctype = "float"}, f16 = {number = lib.TIDE_F16, bytes = 2},
-  bf16 = {number = lib.TIDE_BF16, bytes = 2}, f8e4m3 = {number = lib.TIDE_F8E4M3, bytes = 1},
-  i32 = {number = lib.TIDE_I32, bytes = 4, ctype = "int32_t"},
-  u32 = {number = lib.TIDE_U32, bytes = 4, ctype = "uint32_t"},
-  i64 = {number = lib.TIDE_I64, bytes = 8, ctype = "int64_t"},
-  u8 = {number = lib.TIDE_U8, bytes = 1, ctype = "uint8_t"},
-}
-local name_of_dtype = {}
-for name, dtype in pairs(dtypes) do
-  dtype.name = name
-  name_of_dtype[dtype.number] = name
-  if dtype.ctype then
-    -- Text, no "$": busted remembers a type by its text alone.
-    dtype.pointer, dtype.array = ffi.typeof(dtype.ctype .. " *"), ffi.typeof(dtype.ctype .. "[?]")
-  end
-end
+buf.dtypes = array.dtype_names
+local dtypes, name_of_dtype = array.dtypes, array.dtype_of_number
 
 local settings = schema.new("buf", {
   dtype = {"choice", among = buf.dtypes, default = "f32", doc = "of the elements"},
@@ -43,55 +25,12 @@ local settings = schema.new("buf", {
 })
 buf.settings = settings
 
------------------------------------------------------------------------------------------------- host arrays
-
-local array_methods = {}
-local array_class = {}
-
-function array_class.__index(a, i)
-  if type(i) == "number" then
-    if not (i >= 0 and i < a.n) then
-      check.misuse("array: index out of range (got %s, want 0..%d)", tostring(i), a.n - 1)
-    end
-    return tonumber(a.pointer[i])
-  end
-  return array_methods[i]
-end
-
-function array_class.__tostring(a)
-  return ("array %s[%s] host"):format(a.dtype, table.concat(a.shape, ", "))
-end
-
---- The values as nested Lua lists, which count from 1.
--- @treturn table a list for each dimension; the number itself when there is none
--- @usage for i, score in ipairs(s:read():totable()) do print(i - 1, score) end
-function array_methods:totable()
-  local at = 0
-  local function level(d)
-    if d > #self.shape then
-      at = at + 1
-      return tonumber(self.pointer[at - 1])
-    end
-    local list = {}
-    for i = 1, self.shape[d] do list[i] = level(d + 1) end
-    return list
-  end
-  return level(1)
-end
-
-local function new_array(dtype, shape, n)
-  local memory = dtype.array(math.max(n, 1))
-  return setmetatable({n = n, dtype = dtype.name, shape = shape, pointer = ffi.cast(dtype.pointer, memory),
-    _memory = memory}, array_class)
-end
-
 ------------------------------------------------------------------------------------------------ objects
 
 local c_view = ffi.typeof "tide_view"
 
 -- Written out for each rank, here and in fill_shape: a loop of one or two turns inside of a caller's hot loop
--- is
--- given up by the compiler, and the caller's loop with it.
+-- is given up by the compiler, and the caller's loop with it.
 local function shape_of_view(view)
   local n, e = view.n_dims, view.shape
   if n == 0 then return {} end
@@ -207,51 +146,6 @@ function buf.zeros(ctx, given)
   return b:fill(0)
 end
 
--- Shape of a nested list, by its first elements; flatten then holds every list to it.
-local function shape_of(value)
-  local shape = {}
-  if getmetatable(value) == array_class then return value.shape end
-  while type(value) == "table" do
-    shape[#shape + 1] = #value
-    value = value[1]
-  end
-  return shape
-end
-
-local function flatten(what, value, shape, array)
-  local at = 0
-  local function level(v, d)
-    if d > #shape then
-      if type(v) ~= "number" then
-        check.misuse("%s: wants numbers (got %s at element %d)", what, check.shown(v), at)
-      end
-      array.pointer[at] = v
-      at = at + 1
-      return
-    end
-    if type(v) ~= "table" or #v ~= shape[d] then
-      check.misuse("%s: a list of the wrong length in dimension %d (got %s, want %d)", what, d - 1,
-        type(v) == "table" and #v or check.shown(v), shape[d])
-    end
-    for i = 1, #v do level(v[i], d + 1) end
-  end
-  level(value, 1)
-end
-
-local limits = {i32 = {-2^31, 2^31 - 1}, u32 = {0, 2^32 - 1}, u8 = {0, 255}, i64 = {-2^53, 2^53}}
-
-local function check_integers(what, value, dtype)
-  local range = limits[dtype]
-  local function walk(v)
-    if type(v) == "table" then
-      for i = 1, #v do walk(v[i]) end
-    elseif type(v) == "number" then
-      check.integer(what .. ": element of " .. dtype, v, range[1], range[2])
-    end
-  end
-  if range then walk(value) end
-end
-
 --- A buffer with the numbers of a list, nested for more dimensions.
 -- @tparam context ctx
 -- @tparam table values numbers, or lists of lists
@@ -265,7 +159,7 @@ function buf.from(ctx, values, given)
   check.type("tide.from: values", values, "table")
   local wanted = {}
   for key, value in pairs(type(given) == "table" and given or {dtype = given}) do wanted[key] = value end
-  wanted.shape = wanted.shape or shape_of(values)
+  wanted.shape = wanted.shape or array.shape_of(values)
   local b, message, code = buf.new(ctx, wanted)
   if not b then return nil, message, code end
   return b:write(values)
@@ -277,8 +171,7 @@ end
 -- @tparam string dtype of its elements
 -- @tparam table shape contiguous, last dimension fastest
 -- @tparam ?table options device ("cpu"); release: a C function called with arg once when the last view has
--- gone;
--- arg
+-- gone; arg
 -- @treturn[1] buf
 -- @treturn[2] nil refused
 -- @treturn[2] string message
@@ -445,32 +338,16 @@ function methods:read()
   if not dtype.ctype then
     local wide, message, code = self:to("cpu", "f32")
     if not wide then return nil, message, code end
-    local array
-    array, message, code = wide:read()
+    local values
+    values, message, code = wide:read()
     wide:close()
-    return array, message, code
+    return values, message, code
   end
-  local array = new_array(dtype, self.shape, self.n)
-  local status = check.allocating(lib.tide_buf_read, handle, array.pointer, self.n * dtype.bytes)
+  local values = array.new(self.dtype, self.shape, self.n)
+  local status = check.allocating(lib.tide_buf_read, handle, values.pointer, self.n * dtype.bytes)
   local ok, message, code = check.status(self.ctx, status)
   if not ok then return nil, message, code end
-  return array
-end
-
--- The values as a host array of the buffer's own shape.
-local function as_array(b, values)
-  local dtype = dtypes[b.dtype].ctype and dtypes[b.dtype] or dtypes.f32
-  if getmetatable(values) == array_class and values.dtype == dtype.name then
-    if values.n ~= b.n then check.misuse("buffer:write: an array of %d elements (want %d)", values.n, b.n) end
-    return values
-  end
-  check.type("buffer:write: values", values, "table")
-  if getmetatable(values) == array_class then values = values:totable() end
-  check_integers("buffer:write", values, b.dtype)
-  local array = new_array(dtype, b.shape, b.n)
-  local flat = #values == b.n and type(values[1]) == "number"
-  flatten("buffer:write", values, flat and {b.n} or b.shape, array)
-  return array
+  return values
 end
 
 --- Replaces the elements. Waits.
@@ -487,14 +364,13 @@ function methods:write(values)
   if type(values) == "cdata" then
     return done(self, check.allocating(lib.tide_buf_write, handle, values, ffi.sizeof(values)))
   end
-  if self.n_dims == 0 and type(values) == "number" then values = {values} end
-  local array = as_array(self, values)
+  local source = array.of("buffer:write", values, dtype.ctype and self.dtype or "f32", self)
   if dtype.ctype then
-    return done(self, check.allocating(lib.tide_buf_write, handle, array.pointer, self.n * dtype.bytes))
+    return done(self, check.allocating(lib.tide_buf_write, handle, source.pointer, self.n * dtype.bytes))
   end
   local wide, message, code = buf.make(self.ctx, "f32", self.shape, "cpu", "copy")
   if not wide then return nil, message, code end
-  wide:write(array)
+  wide:write(source)
   local ok
   ok, message, code = self:copy(wide)
   self.ctx:sync(self.device)
@@ -541,7 +417,7 @@ function methods:topk(k)
   local n = self.shape[self.n_dims]
   local count = math.min(k, n)
   local rows = self.n_dims == 2 and self.shape[1] or 1
-  local ids = new_array(dtypes.i32, self.n_dims == 2 and {rows, count} or {count}, rows * count)
+  local ids = array.new("i32", self.n_dims == 2 and {rows, count} or {count}, rows * count)
   for row = 0, rows - 1 do lib.tide_topk(values + row * n, n, k, ids.pointer + row * count) end
   local best
   best, message, code = buf.make(self.ctx, "i32", ids.shape, self.device, "topk")
@@ -583,10 +459,7 @@ end
 -- @treturn buf itself
 -- @usage p:score(q):plot{title = "score of every block", marks = {[125] = "answer"}}
 function methods:plot(options)
-  local array = assert(self:read())
-  local values = {}
-  for i = 1, array.n do values[i] = array[i - 1] end
-  print(require("tide.plot").line(values, options))
+  print(require("tide.plot").line(assert(self:read()):flat(), options))
   return self
 end
 

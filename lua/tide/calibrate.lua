@@ -1,8 +1,7 @@
 --- Calibration: projections for predictors from the keys (and queries) of a model, kept as safetensors files.
 --
 -- A calibration is of one layer: k_map and q_map [kv_heads, head_dim, rank], k_mean [kv_heads, head_dim], and
--- rank,
--- head_dim, kv_heads, layer, centred, query_aware, model as fields.
+-- rank, head_dim, kv_heads, layer, centred, query_aware, model as fields.
 -- @module tide.calibrate
 
 local ffi = require "ffi"
@@ -107,8 +106,7 @@ end
 --- Principal directions of keys, for predictors with projection = {calibrated = ...}.
 -- @tparam context ctx
 -- @param ... captures: paths, loaded files, or tables with k (and q); then options: rank (32), centred,
--- query_aware,
--- layer, file
+-- query_aware, layer, file
 -- @treturn[1] calibration
 -- @treturn[2] nil refused
 -- @treturn[2] string message

@@ -99,8 +99,7 @@ end
 -- @tparam context ctx
 -- @tparam string name
 -- @tparam ?table args members of the struct in kernels/NAME.h: numbers, dtypes by name, buffers; true is a
--- pointer that
--- only has to be there
+-- pointer that only has to be there
 -- @treturn string one line a variant
 -- @usage print(tide.kernel.explain("score_blocks", {n_q_heads = 32, n_kv_heads = 8, rank = 32, n_entries =
 -- 16}))
@@ -124,7 +123,7 @@ end
 -- @treturn[2] string message
 -- @treturn[2] string code
 -- @usage tide.kernel.run("gather", {dst = dst, src = src, ids = ids, n = 3, n_src = 9, row_bytes = 64,
---   dst_stride = 64, src_stride = 64})
+-- dst_stride = 64, src_stride = 64})
 function kernel.run(ctx, name, args, options)
   for key in pairs(options or {}) do
     if key ~= "variant" then check.misuse("kernel.run: unknown option %s; want variant", check.shown(key)) end

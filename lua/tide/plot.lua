@@ -119,8 +119,7 @@ end
 --- Values over their index, as filled columns. Each column shows the largest value of its run.
 -- @tparam {number,...} values the first has index 0
 -- @tparam ?table options width (72), height (8), title, marks ({[index from 0] = text}), log (true: heights
--- by
--- logarithm, for shares that differ by powers of ten; what is not above 0 leaves a gap)
+-- by logarithm, for shares that differ by powers of ten; what is not above 0 leaves a gap)
 -- @treturn string
 -- @usage print(plot.line(scores, {title = "score of every block", marks = {[125] = "the answer"}}))
 function plot.line(values, options)

@@ -81,8 +81,7 @@ end
 
 --- The slots that should leave.
 -- @tparam table given columns of the candidates, by ascending slot: slot, key, index, born, last_use, score;
--- each a list
--- or a buffer, all of one length; one that is missing reads as its default
+-- each a list or a buffer, all of one length; one that is missing reads as its default
 -- @tparam number now the tick
 -- @tparam number n how many should leave
 -- @treturn[1] {number,...} slots, first to leave first

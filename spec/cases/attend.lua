@@ -2,6 +2,12 @@
 
 local EPS = 2 ^ -23
 
+local function sequence(first, last, step)
+  local list = {}
+  for i = first, last, step do list[#list + 1] = i end
+  return list
+end
+
 return function(t)
   -- o: rows, hq, hk, dim, size, blocks, pool, tokens, dtype (kv), and what differs from the plain case
   local function case(family, name, o)
@@ -40,6 +46,15 @@ return function(t)
     case("regular", "stored with scales, f8e4m3", {rows = 1, hq = 4, hk = 1, dim = 64, size = 16, blocks = 4,
       dtype = "f8e4m3", q_dtype = "f16",
       scale = 0.125 * 0.25, v_scale = 0.5}),
+    -- Long rows, which a GPU splits; query heads that are no multiple of what it takes at once.
+    case("regular", "2,560 tokens of one row, 8/2 heads x 128", {rows = 1, hq = 8, hk = 2, dim = 128,
+      size = 16, blocks = 160, dtype = "bf16"}),
+    case("regular", "630 tokens, 6/1 heads x 256", {rows = 2, hq = 6, hk = 1, dim = 256, size = 16,
+      blocks = 40, tokens = 630, dtype = "f16", first = 600}),
+    case("regular", "a head of its own each, blocks of 7, f8e4m3", {rows = 3, hq = 2, hk = 2, dim = 64,
+      size = 7, blocks = 90, dtype = "f8e4m3", q_dtype = "bf16", positions = {629, 0, 300}}),
+    case("regular", "a long list of blocks x 96", {rows = 1, hq = 5, hk = 1, dim = 96, size = 16, blocks = 64,
+      dtype = "bf16", list = sequence(1, 63, 2), n_list = 32}),
     case("odd", "5 tokens x 37, group 3, a block cut short", {rows = 3, hq = 3, hk = 1, dim = 37, size = 5,
       blocks = 4, tokens = 18, dtype = "f16",
       first = 3}),

@@ -113,33 +113,41 @@ local function pointer(address) return ffi.cast("void *", address) end
 -- Reads: eight accumulators on every core, or a block a piece. Copies count what is read and what is written.
 function cases.ceilings(env)
   local bytes = env.sweep_bytes
-  local function always() return true end
-  return {
-    {name = "read", bytes = bytes, gbs = "read_gbs", where = always, rotates = false, make = function()
-      local n, pieces = bytes / 4, env.is_cuda and env.processors * 8 or 256
-      local piece = math.ceil(n / pieces / 4) * 4
-      local x, out = env.array(bytes), env.array(pieces * 4)
-      return env.launch("sum", {n = n, piece = piece, n_pieces = pieces}, function(args)
-        args.x, args.out = pointer(x), pointer(out)
-      end)
-    end},
-    {name = "copy", bytes = bytes, gbs = "copy_gbs", where = always, rotates = false, make = function()
-      local half = bytes / 2
-      local dst, src = env.array(half), env.array(half)
-      local fixed = {dst_dtype = lib.TIDE_U32, src_dtype = lib.TIDE_U32, n_dims = 1}
-      return env.launch("copy", fixed, function(args)
-        args.dst, args.src, args.shape[0] = pointer(dst), pointer(src), half / 4
-        args.dst_stride[0], args.src_stride[0] = 1, 1
-      end)
-    end},
-    {name = "launch", bytes = 0, us = "launch_us", where = function() return env.is_cuda end, rotates = false,
-      make = function()
-        local marks = env.array(256)
-        return env.launch("mark", {n_rows = 1, n_marks = 1, n = 1, stride = 1}, function(args)
-          args.marks = pointer(marks)
-        end)
-      end},
+
+  local function read()
+    local n, pieces = bytes / 4, env.is_cuda and env.processors * 8 or 256
+    local piece = math.ceil(n / pieces / 4) * 4
+    local x, out = env.array(bytes), env.array(pieces * 4)
+    return env.launch("sum", {n = n, piece = piece, n_pieces = pieces}, function(args)
+      args.x, args.out = pointer(x), pointer(out)
+    end)
+  end
+
+  local function copy()
+    local half = bytes / 2
+    local dst, src = env.array(half), env.array(half)
+    local fixed = {dst_dtype = lib.TIDE_U32, src_dtype = lib.TIDE_U32, n_dims = 1}
+    return env.launch("copy", fixed, function(args)
+      args.dst, args.src, args.shape[0] = pointer(dst), pointer(src), half / 4
+      args.dst_stride[0], args.src_stride[0] = 1, 1
+    end)
+  end
+
+  local function launch()
+    local marks = env.array(256)
+    return env.launch("mark", {n_rows = 1, n_marks = 1, n = 1, stride = 1}, function(args)
+      args.marks = pointer(marks)
+    end)
+  end
+
+  local list = {
+    {name = "read", bytes = bytes, gbs = "read_gbs", rotates = false, make = read},
+    {name = "copy", bytes = bytes, gbs = "copy_gbs", rotates = false, make = copy},
   }
+  if env.is_cuda then
+    list[3] = {name = "launch", bytes = 0, us = "launch_us", rotates = false, make = launch}
+  end
+  return list
 end
 
 ------------------------------------------------------------------------------------------------ cases
@@ -198,7 +206,8 @@ local function attend(name, tokens)
       return env.launch("attend", {q_row_stride = Q_HEADS * DIM, q_head_stride = DIM,
         k_block_stride = SIZE * per_token, k_token_stride = per_token, k_head_stride = DIM,
         v_block_stride = SIZE * per_token, v_token_stride = per_token, v_head_stride = DIM,
-        scale = DIM ^ -0.5, v_scale = 1, q_dtype = lib.TIDE_F32, kv_dtype = lib.TIDE_BF16, n_rows = 1, n_q_heads = Q_HEADS,
+        scale = DIM ^ -0.5, v_scale = 1, q_dtype = lib.TIDE_F32, kv_dtype = lib.TIDE_BF16,
+        n_rows = 1, n_q_heads = Q_HEADS,
         n_kv_heads = KV_HEADS, head_dim = DIM, block_size = SIZE, n_blocks = blocks, n_pool = blocks,
         n_tokens = tokens, first_position = tokens}, function(args, i)
         args.q, args.k, args.v = pointer(q), pointer(k[i]), pointer(v[i])

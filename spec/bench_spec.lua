@@ -31,7 +31,7 @@ describe("tide bench", function()
   end)
 
   it("refuses what is no result to compare with", function()
-    local text, code = helper.run(helper.program .. " bench --against README.md project_q")
+    local text, code = helper.run(helper.program .. " bench --against LICENSE project_q")
     assert.are.equal(2, code)
     assert.is_truthy(text:find("not JSON", 1, true))
   end)

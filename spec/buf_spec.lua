@@ -188,3 +188,47 @@ describe("a buffer", function()
     null:close()
   end)
 end)
+
+describe("a buffer on a cuda device #gpu", function()
+  local ctx
+  setup(function() ctx = assert(tide.open{device = "cuda:0"}) end)
+  teardown(function() ctx:close() end)
+
+  it("holds, shows and moves what was written", function()
+    for _, dtype in ipairs(buf.dtypes) do
+      local b = tide.from({{1, 2, 3}, {4, 5, 6}}, dtype)
+      assert.are.equal("cuda:0", b.device)
+      assert.are.same({{1, 2, 3}, {4, 5, 6}}, values(b), dtype)
+      assert.are.same({{1, 4}, {2, 5}, {3, 6}}, values(b:permute{1, 0}:to "cpu"), dtype)
+      assert.are.equal(6, b[1][2])
+      assert.are.equal(3.5, b:describe().mean)
+    end
+  end)
+
+  it("is copied to pinned host memory that is ready when the call returns", function()
+    local far = tide.zeros{shape = {2^22}}
+    local near = tide.buf{shape = {2^22}, device = "cpu", pinned = true}
+    for round = 1, 20 do
+      far:fill(round)
+      assert.are.equal(round, near:copy(far):read()[2^22 - 1])
+    end
+  end)
+
+  it("is ranked, exported and taken back", function()
+    local b = tide.from{1, 5, 2, 5}
+    local best = b:topk(2)
+    assert.are.equal("cuda:0", best.device)
+    assert.are.same({1, 3}, values(best))
+    local back = assert(tide.from_dlpack(b:to_dlpack()))
+    assert.are.equal("cuda:0", back.device)
+    b:close()
+    assert.are.same({1, 5, 2, 5}, values(back))
+  end)
+
+  it("comes from a file when first asked for, and from the host when asked for there", function()
+    local c = assert(tide.load "spec/data/harbour.safetensors")
+    assert.are.equal("cuda:0", c.k.device)
+    assert.are.equal("cpu", assert(c:get("k", "cpu")).device)
+    assert.are.same(values(c.k[7]), values(c:get("k", "cpu")[7]))
+  end)
+end)

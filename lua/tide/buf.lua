@@ -295,17 +295,22 @@ function methods:fill(value)
   return done(self, lib.tide_buf_fill(handle, check.type("buffer:fill: value", value, "number"), nil))
 end
 
---- Copies the elements of another buffer of the same shape; dtype and device may differ.
+--- Copies the elements of another buffer of the same shape; dtype and device may differ. Waits when it ends
+-- on the host: reading a host buffer asks no other device.
 -- @tparam buf src
 -- @treturn buf itself
 -- @usage k_pool[7]:copy(k:slice(0, 112, 16))
 function methods:copy(src)
   local handle = live(self, "buffer:copy")
   buf.view_of("buffer:copy: src", src)
-  return done(self, check.allocating(lib.tide_buf_copy, handle, src._handle, nil))
+  local status = check.allocating(lib.tide_buf_copy, handle, src._handle, nil)
+  if status == 0 and self.device == "cpu" and src.device ~= "cpu" then
+    status = lib.tide_sync(self.ctx:handle(), src._view.device, nil)
+  end
+  return done(self, status)
 end
 
---- A copy on a device, with a dtype, or both.
+--- A copy on a device, with a dtype, or both. Waits when it ends on the host.
 -- @tparam string target device or dtype
 -- @tparam ?string dtype when target is a device
 -- @treturn[1] buf new and contiguous

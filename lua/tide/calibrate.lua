@@ -40,7 +40,6 @@ local function host_views(name, sources)
     if b.device ~= "cpu" then
       local host, message, code = b:to "cpu"
       if not host then return nil, message, code end
-      b.ctx:sync(b.device)
       views[i - 1], b = host._view, host
     end
     kept[i] = b

@@ -128,18 +128,31 @@ local function print_prompt(c)
   print("answer    " .. (c.meta.answer or "-"):gsub("<|.-|>", ""))
 end
 
+-- The cheapest summary beside the classic one, in words.
+local function takeaway(rows)
+  local by_id = {}
+  for _, row in ipairs(rows) do by_id[row.id] = row end
+  local mean, random = by_id["mean-mass"], by_id["random-32-max"]
+  return ("At 20 %% the mean key (%g bytes) keeps %.3f, a random projection (%g bytes) %.3f, recency %.3f.")
+    :format(mean.bytes_per_token, mean.kept[3], random.bytes_per_token, random.kept[3], by_id.recent.kept[3])
+end
+
 local function print_predictors(c, case, rows)
   heading "1  How much attention survives if only the best-ranked blocks are read?"
   print(compare.table_text(rows))
+  print("\n" .. takeaway(rows))
   print(([[
 
-5, 10, 20 %%: share of the true attention in so many of the blocks, mean of the last %d rows;
-  block 0 and the five newest are always in. The best summary is near the ceiling for few bytes.
-answer: blocks that rank above the one with the answer, at the row that has to know it (0: none).
-bytes/tok: of the summary, per token and kv head; a key itself takes %d.
-random P: mean of five seeds, and half of their range. calibrated, query-aware: on this same text,
-  the keys of its first half and the queries before the judged rows.]])
-    :format(case.rows, 2 * c.head_dim))
+bytes            of the summary, per token and kv head; a key itself takes %d
+5, 10, 20 %%      share of the true attention mass in so many of the blocks, mean of
+                 the last %d rows; block 0 and the five newest are always in
+answer           how many blocks rank above the one with the answer, at the row
+                 that has to know it (0: none)
+us               one query over all blocks
+random           mean of five seeds and half of their range
+calibrated,      on this same text: the keys of its first half, and for
+query-aware      query-aware the queries before the judged rows]])
+    :format(2 * c.head_dim, case.rows))
 end
 
 local function print_scores(c)
@@ -148,8 +161,8 @@ local function print_scores(c)
   heading("2  The score of every block for the row that predicts " .. quoted(word or "the answer"))
   local scores = mean_key_scores(c, needle.row)
   local marks = {[needle.first_block] = "the block with the answer"}
-  print(plot.line(scores, {width = 73, height = 10, log = true, marks = marks}))
-  print "\nPredicted share of attention by the mean key of each block, on a scale of powers of ten."
+  print(plot.line(scores, {width = 68, height = 10, log = true, marks = marks}))
+  print "\nThe share of attention that the mean key of each block predicts, by powers of ten."
   print(("Block %d, where the answer stands, reads:"):format(needle.first_block))
   print("  " .. quoted(c:block_text(needle.first_block)))
 end
@@ -158,7 +171,7 @@ end
 local function print_map(c, decision)
   local stay, go, mark = "█", "·", "▲"
   if not plot.unicode() then stay, go, mark = "#", ".", "^" end
-  local width = 73
+  local width = 71
   for first = 0, decision.n_complete - 1, width do
     local cells, arrows = {}, {}
     for block = first, math.min(first + width, decision.n_complete) - 1 do
@@ -183,9 +196,11 @@ local function print_policy(c, case, decision)
   print_map(c, decision)
   print(([[
 
-%s of %d blocks stay, chosen once, before the last %d rows; those read them and what came since.
+%s of %d blocks stay, chosen once, before the last %d rows; these read them and
+what came since.
 attention kept  %.3f of the true mass, mean of the rows
-cosine          mean %.3f, least %.3f: attention's output over these blocks against the dense one]])
+cosine          mean %.3f, least %.3f: the output of attention over these blocks
+                against the dense one, row by row]])
     :format(#decision.kept, decision.n_complete, case.rows, decision.mass, decision.cosine_mean,
       decision.cosine_least))
   if decision.fault then print("the script failed, and tail-first LRU decided: " .. decision.fault) end

@@ -109,7 +109,7 @@ describe("the program", function()
 
   -- With no address space within 2 GiB of the VM (a driver reserves wide ranges) every compilation fails
   -- after trying: a loop of 0.2 s took 271 s, and jit.status() still said true.
-  it("switches the compiler off where no trace finds room, and doctor says so", function()
+  it("switches the compiler off where no trace finds room, and doctor says so #fork", function()
     local library = os.tmpname()
     local compile = "cc -shared -fPIC -D_GNU_SOURCE -x c -o %s - <<'END'\n%s\nEND"
     local _, built = helper.run(compile:format(library, reserve))

@@ -14,7 +14,7 @@ compare.seeds = {0xCAFEF00D, 0xCAFEF00E, 0xCAFEF00F, 0xCAFEF010, 0xCAFEF011}
 local function random(mark, aggregate, rank)
   return {
     id = ("random-%d-%s"):format(rank, aggregate), mark = mark,
-    name = ("random P, r %d, %s"):format(rank, aggregate),
+    name = ("random, r %d, %s"):format(rank, aggregate),
     summary = "tokens", aggregate = aggregate, rank = rank, seeds = true,
   }
 end
@@ -22,7 +22,7 @@ end
 local function calibrated(mark, name, calibrate)
   return {
     id = ("%s-%d-mass"):format(name, calibrate.rank), mark = mark,
-    name = ("%s P, r %d, mass"):format(name, calibrate.rank),
+    name = ("%s, r %d, mass"):format(name, calibrate.rank),
     summary = "tokens", aggregate = "mass", calibrate = calibrate,
   }
 end
@@ -241,12 +241,13 @@ local function range(list)
   return least, most
 end
 
+-- With five seeds: the mean, and half of their range.
 local function kept_text(row, i)
-  if #row.runs == 1 then return ("%.3f     "):format(row.kept[i]) end
+  if #row.runs == 1 then return ("%.3f"):format(row.kept[i]) end
   local values = {}
   for r, run in ipairs(row.runs) do values[r] = run.kept[i] end
   local least, most = range(values)
-  return ("%.3f ±%s"):format(row.kept[i], ("%.3f"):format((most - least) / 2):sub(2))
+  return ("%.3f±%s"):format(row.kept[i], ("%.3f"):format((most - least) / 2):sub(2))
 end
 
 local function rank_text(row)
@@ -255,16 +256,22 @@ local function rank_text(row)
   return ("%d..%d"):format(range(row.needle_ranks))
 end
 
+-- By characters, not by bytes.
+local function padded(text, width)
+  return text .. (" "):rep(width - select(2, text:gsub("[^\128-\191]", "")))
+end
+
 --- The rows as a table, one line each.
 -- @tparam {table,...} rows
 -- @treturn string
 function compare.table_text(rows)
-  local lines = {("%-27s %9s   %-10s %-10s %-10s %7s %9s"):format("predictor", "bytes/tok",
-    "5 %", "10 %", "20 %", "answer", "us/query")}
+  local lines = {("%-25s %5s  %-10s %-10s %-10s %6s %6s"):format("predictor", "bytes", "5 %", "10 %", "20 %",
+    "answer", "us")}
   for _, row in ipairs(rows) do
-    lines[#lines + 1] = ("%s %-25s %9s   %s %s %s %7s %9s"):format(row.mark, row.name,
-      row.bytes_per_token and ("%g"):format(row.bytes_per_token) or "-", kept_text(row, 1), kept_text(row, 2),
-      kept_text(row, 3), rank_text(row), row.us and ("%.0f"):format(row.us) or "-")
+    lines[#lines + 1] = ("%s %-23s %5s  %s%s%s%6s %6s"):format(row.mark, row.name,
+      row.bytes_per_token and ("%g"):format(row.bytes_per_token) or "-", padded(kept_text(row, 1), 11),
+      padded(kept_text(row, 2), 11), padded(kept_text(row, 3), 11), rank_text(row),
+      row.us and ("%.0f"):format(row.us) or "-")
   end
   return table.concat(lines, "\n")
 end

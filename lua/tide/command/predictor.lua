@@ -36,7 +36,8 @@ local function print_all(capture, rows, options)
   local compare = require "tide.compare"
   print(("%s on %s: %d tokens, %d blocks of %d; the last %d rows"):format(capture.path,
     require("tide").device(), capture.tokens, capture.n_blocks, capture.block_size, options.rows))
-  print "share of the true attention mass in the best 5, 10, 20 % of the blocks:"
+  print "share of the true attention mass in the best 5, 10, 20 % of the blocks; how many"
+  print "blocks rank above the answer's; bytes per token and kv head; us of one query"
   print ""
   print(compare.table_text(rows))
   if not options.calibrate_on then

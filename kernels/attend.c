@@ -111,8 +111,8 @@ static int64_t n_entries(const tide_attend_args *a) { return a->list ? a->n_list
 /* Blocks of a cluster: enough that few rows fill a device, while each has 128 tokens. Depends on the geometry alone. */
 static unsigned cluster_of(const tide_attend_args *a, const kernel_caps *caps, int64_t n_blocks) {
   int64_t listed = n_entries(a) * a->block_size, n_tokens = listed < a->n_tokens ? listed : a->n_tokens;
-  unsigned cluster = 1;
-  while (caps->level >= 90 && cluster < 8 && n_blocks * cluster < 256 && n_tokens >= 256 * (int64_t)cluster) cluster *= 2;
+  unsigned cluster = 1, most = caps->level == 90 ? 16 : caps->level > 90 ? 8 : 1;
+  while (cluster < most && n_blocks * cluster < 256 && n_tokens >= 256 * (int64_t)cluster) cluster *= 2;
   return cluster;
 }
 

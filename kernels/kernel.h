@@ -28,7 +28,7 @@ typedef struct kernel_launch {
   const char *fatbin;   /* file NAME of NAME.cu */
   const char *entry;    /* extern "C" name of the kernel */
   unsigned grid[3], block[3], smem_bytes;
-  unsigned cluster;     /* blocks along x that form a cluster (kernel_caps.level 90 or more); 0: none */
+  unsigned cluster;     /* blocks along x that form a cluster: up to 16 at level 90, 8 above; 0: none */
   int overlaps;         /* 1: begins while its predecessor ends (it calls griddepcontrol.wait before reading) */
 } kernel_launch;
 enum { KERNEL_MAX_LAUNCHES = 4 };

@@ -41,6 +41,7 @@ enum {
   CUDA_STATIC_SMEM = 1,                   /* function attributes */
   CUDA_PTX_VERSION = 5,
   CUDA_MAX_DYNAMIC_SMEM = 8,
+  CUDA_LARGE_CLUSTER = 14,
 
   CUDA_HOST_PORTABLE = 1,
   CUDA_STREAM_NON_BLOCKING = 1,

@@ -177,8 +177,8 @@ static cu_pointer pointer(const void *data) { return (cu_pointer)(uintptr_t)data
 
 static int by_name(const void *a, const void *b) { return strcmp(((const entry *)a)->name, ((const entry *)b)->name); }
 
-/* Loads a function and lets it use all the shared memory that its static part leaves. Code of an older architecture,
- * compiled anew for this one, lowers the level: it does not wait for its predecessor and knows no clusters. */
+/* Loads a function and lets it use all the shared memory that its static part leaves, and clusters of 16. Code of an
+ * older architecture, compiled anew for this one, lowers the level: it neither waits for its predecessor nor knows clusters. */
 static cu_result prepare(dev *d, cu_function function, entry *out) {
   cuda *c = d->impl;
   int static_bytes = 0, ptx = 0;
@@ -189,6 +189,7 @@ static cu_result prepare(dev *d, cu_function function, entry *out) {
   if (!error) error = c->api.cuFuncGetAttribute(&ptx, CUDA_PTX_VERSION, function);
   if (!error) error = c->api.cuFuncSetAttribute(function, CUDA_MAX_DYNAMIC_SMEM, d->caps.smem_bytes - static_bytes);
   if (ptx > 0 && ptx < d->caps.level) d->caps.level = ptx;
+  if (!error && d->caps.level == 90) error = c->api.cuFuncSetAttribute(function, CUDA_LARGE_CLUSTER, 1);
   return error;
 }
 

@@ -26,7 +26,7 @@ local function admit(fields, free)
 end
 
 describe("the size of a predictor", function()
-  setup(raw.open)
+  setup(function() raw.open() end)
 
   it("is n_layers * n_blocks * n_kv_heads * entries * rank * 2 bytes", function()
     local cases = {

@@ -122,7 +122,7 @@ local function check_scores(fields, n_tokens, n_rows)
 end
 
 describe("a predictor", function()
-  setup(raw.open)
+  setup(function() raw.open() end)
 
   it("scores what it stores, for every summary, projection and aggregate", function()
     each_kind(function(kind) check_scores(kind, 27, 3) end)
@@ -324,7 +324,7 @@ describe("a predictor", function()
 end)
 
 describe("scores", function()
-  setup(raw.open)
+  setup(function() raw.open() end)
 
   it("of many rows equal those of each row alone, in turns of max_rows", function()
     each_kind(function(kind)
@@ -414,7 +414,7 @@ describe("scores", function()
 end)
 
 describe("regression", function()
-  setup(raw.open)
+  setup(function() raw.open() end)
 
   -- H1. A store recorded a block's score once, when it loaded the block, and never again: later queries were
   -- ranked by what an earlier one had asked, and scores of several layers stood in one order.
@@ -543,7 +543,7 @@ describe("regression", function()
 end)
 
 describe("misuse of a predictor", function()
-  setup(raw.open)
+  setup(function() raw.open() end)
 
   local function refused(code, pattern, ok, message, got)
     assert.is_nil(ok)

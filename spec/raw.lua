@@ -7,9 +7,14 @@ local lib = cdef.lib
 
 local raw = {lib = lib}
 
---- Makes the default context the one of these specs: on the cpu with one thread, since their work is small
--- and the machine is shared, or on the device that TIDE_DEVICE names.
-function raw.open() return assert(tide.open{device = os.getenv "TIDE_DEVICE" or "cpu", threads = 1}) end
+--- Makes the default context the one of these specs: on the device that TIDE_DEVICE names, else on the cpu;
+-- there with one thread unless a spec has work for all (0), since most work is small and the machine is
+-- shared.
+function raw.open(threads)
+  threads = threads or 1
+  return assert(tide.open{device = os.getenv "TIDE_DEVICE" or "cpu",
+    threads = threads > 0 and threads or nil})
+end
 
 --- The status' name and the sentence of the context.
 function raw.outcome(status)

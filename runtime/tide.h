@@ -84,7 +84,7 @@ typedef struct tide_device_info {
   int32_t n_processors;   /* cores or multiprocessors */
   int32_t capability;     /* cuda: 90 for sm_90; cpu: TIDE_CPU_... */
   int64_t total_bytes;
-  int64_t free_bytes;     /* at the time of the call */
+  int64_t free_bytes;     /* at the time of the call; cuda: 0 until the device is opened */
 } tide_device_info;
 
 /* The index-th device that this machine could offer, absent ones with the reason. TIDE_ERANGE past the last one. */

@@ -18,8 +18,10 @@ function devices.line(d)
   if d.name == "null" then return ("%-8s accounts, moves nothing"):format(d.name) end
   local unit, level = "multiprocessors", "sm_" .. d.capability
   if d.name == "cpu" then unit, level = "cores", cpu_levels[d.capability] end
-  return ("%-8s %s, %d %s, %s, %.1f of %.1f GiB free"):format(d.name, d.model, d.processors, unit, level,
-    d.free_bytes / 2 ^ 30, d.total_bytes / 2 ^ 30)
+  local gib = 2 ^ 30
+  local memory = ("%.1f GiB"):format(d.total_bytes / gib)
+  if d.free_bytes > 0 then memory = ("%.1f of %s free"):format(d.free_bytes / gib, memory) end
+  return ("%-8s %s, %d %s, %s, %s"):format(d.name, d.model, d.processors, unit, level, memory)
 end
 
 function devices.options() end

@@ -25,9 +25,10 @@ static void load_query(const tide_attend_args *a, int64_t row, int h, float *q) 
   load_row(a->q, a->q_dtype, row * a->q_row_stride + h * a->q_head_stride, a->head_dim, q);
 }
 
-/* Sums of the lanes of sums[t] to lane t, times scale; -infinity in the lanes from n on. */
-ALWAYS_INLINE vf gather_logits(vf sums[LANES], float scale, int n) {
+/* The lanes of sums[t] summed to lane t, times scale, for t < n; -infinity in the others. */
+static vf gather_logits(vf sums[LANES], float scale, int n) {
   float lanes[LANES];
+  for (int t = n; t < LANES; t++) sums[t] = vf_set(0);
   vf_transpose(sums);
   for (int width = LANES / 2; width; width /= 2)
     for (int i = 0; i < width; i++) sums[i] = sums[i] + sums[i + width];
@@ -40,11 +41,11 @@ ALWAYS_INLINE vf gather_logits(vf sums[LANES], float scale, int n) {
 ALWAYS_INLINE void logits(const tide_attend_args *a, int32_t dtype, const float (*q)[MAX_DIM], int n_heads, int64_t k_at, int n,
                           vf *out) {
   vf sums[GROUP][LANES];
-  for (int t = 0; t < LANES; t++) {
+  for (int t = 0; t < n; t++) {
     vf sum[GROUP];
     int64_t at = k_at + t * a->k_token_stride;
     for (int h = 0; h < n_heads; h++) sum[h] = vf_set(0);
-    for (int d = 0; t < n && d < a->head_dim; d += LANES) {
+    for (int d = 0; d < a->head_dim; d += LANES) {
       vf k = load(a->k, dtype, at + d, a->head_dim - d);
       for (int h = 0; h < n_heads; h++) sum[h] = vf_fma(vf_load(q[h] + d), k, sum[h]);
     }

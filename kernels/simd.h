@@ -201,7 +201,7 @@ ALWAYS_INLINE vf vf_load_as(const void *data, int32_t dtype, int64_t i) {
 }
 
 /* n < LANES elements, zeros after them; nothing beyond them is read. */
-ALWAYS_INLINE vf vf_load_some(const void *data, int32_t dtype, int64_t i, int n) {
+static __attribute__((noinline, unused)) vf vf_load_some(const void *data, int32_t dtype, int64_t i, int n) {
   float x[LANES] = {0};
   for (int j = 0; j < n; j++) x[j] = load_f32(data, dtype, i + j);
   return vf_load(x);

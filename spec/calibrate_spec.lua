@@ -163,7 +163,7 @@ describe("calibration", function()
   -- Bits, not closeness: stored vectors of one machine are compared with queries of another.
   it("gives the same bits on every machine", function()
     local c = assert(capture.load "harbour")
-    local maps = assert(raw.calibrate({{k = c.k, q = c.q}}, {rank = 16, centred = 1, query_aware = 1}))
+    local maps = assert(raw.calibrate({c.host}, {rank = 16, centred = 1, query_aware = 1}))
     local n = 3 * 64 * 16
     assert.are.equal("cf09d541c3a89502", raw.fnv(ffi.cast("uint32_t *", maps.k_map), n))
     assert.are.equal("c82cbeffde2796b5", raw.fnv(ffi.cast("uint32_t *", maps.q_map), n))
@@ -197,7 +197,7 @@ describe("misuse of calibration", function()
     refused("EDTYPE", "k%[0%]: .*got i32, want f32, f16 or bf16", {{k = tide.buf{dtype = "i32", shape = {2,
       2, 8}}}},
       {rank = 2})
-    local bad = keys(20, 2, 8, 1)
+    local bad = raw.host(keys(20, 2, 8, 1))
     bad:slice(0, 7, 1):fill(0 / 0)
     refused("EINVAL", "kv head 0 hold NaN or infinity", {{k = bad}}, {rank = 2})
     local k_map = ffi.new("float[32]", 7)
@@ -242,7 +242,8 @@ describe("calibrated predictors on real keys", function()
       local rows, n = capture.reference()[name], 0
       for _, rank in ipairs {8, 16, 32} do
         for _, kind in ipairs(kinds) do
-          local maps = assert(raw.calibrate({on}, {rank = rank, centred = kind[2], query_aware = kind[3]}))
+          local maps = assert(raw.calibrate({on.host}, {rank = rank, centred = kind[2],
+            query_aware = kind[3]}))
           local p, row = open(c, maps, kind), rows[("calibrated r=%d %s"):format(rank, kind[1])]
           local kept = capture.kept(c, capture.scores(c, p))
           for i = 1, 3 do

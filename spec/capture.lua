@@ -14,6 +14,7 @@ function capture.load(name)
   if not path then return nil, reason end
   local file = assert(tide.load(path))
   local c = {name = name, file = file, k = file:get "k", q = file:get "q"}
+  c.host = {k = file:get("k", "cpu"), q = file:get("q", "cpu")}
   c.n_tokens, c.first_row = c.k.shape[1], file:number "first_row"
   c.n_blocks = math.floor(c.n_tokens / 16)
   local n = c.q.shape[1]

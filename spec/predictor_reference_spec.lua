@@ -153,7 +153,7 @@ describe("a random projection on real keys", function()
 
   it("ranks by mass alike with and without centring, for a softmax does not see a shift", function()
     local c = load "harbour"
-    local mean = assert(raw.calibrate({c}, {rank = 1, centred = 1})).k_mean
+    local mean = assert(raw.calibrate({c.host}, {rank = 1, centred = 1})).k_mean
     for _, rank in ipairs {16, 32} do
       local fields = {projection = lib.TIDE_PROJECTION_RANDOM, rank = rank}
       local plain = open(c, lib.TIDE_SUMMARY_TOKENS, lib.TIDE_AGGREGATE_MASS, fields)

@@ -7,14 +7,15 @@ local lib = cdef.lib
 
 local raw = {lib = lib}
 
---- Makes the default context the one of these specs: on the device that TIDE_DEVICE names, else on the cpu;
--- there with one thread unless a spec has work for all (0), since most work is small and the machine is
--- shared.
+--- Makes the default context the one of these specs: on raw.device, else on the cpu; there with one thread
+-- unless a spec has work for all (0), since most work is small and the machine is shared.
 function raw.open(threads)
   threads = threads or 1
-  return assert(tide.open{device = os.getenv "TIDE_DEVICE" or "cpu",
-    threads = threads > 0 and threads or nil})
+  return assert(tide.open{device = raw.device or "cpu", threads = threads > 0 and threads or nil})
 end
+
+--- A buffer where the host can read it: itself on the cpu.
+function raw.host(b) return b.device == "cpu" and b or assert(b:to "cpu") end
 
 --- The status' name and the sentence of the context.
 function raw.outcome(status)
@@ -57,10 +58,14 @@ end
 -- @treturn[2] nil, message, name of the status
 function raw.calibrate(texts, settings)
   local n = #texts
-  local k, q = ffi.new("tide_view[?]", math.max(n, 1)), ffi.new("tide_view[?]", math.max(n, 1))
+  local k, q, kept = ffi.new("tide_view[?]", math.max(n, 1)), ffi.new("tide_view[?]", math.max(n, 1)), {}
+  local function view(b)
+    kept[#kept + 1] = raw.host(b)
+    return kept[#kept]._view
+  end
   for i, text in ipairs(texts) do
-    k[i - 1] = text.k._view
-    if text.q then q[i - 1] = text.q._view end
+    k[i - 1] = view(text.k)
+    if text.q then q[i - 1] = view(text.q) end
   end
   local c = ffi.new("tide_calibration_settings", settings)
   local rank = c.rank == 0 and 32 or c.rank
@@ -70,6 +75,7 @@ function raw.calibrate(texts, settings)
     k_mean = ffi.new("float[?]", math.max(heads * dim, 1))}
   local ok, message, code = raw.outcome(lib.tide_calibrate(tide.context():handle(), c, k, q, n, maps.k_map,
     maps.q_map, maps.k_mean))
+  assert(#kept >= n) -- a use after the call, which reads what they point to
   if not ok then return nil, message, code end
   return maps
 end

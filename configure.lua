@@ -398,9 +398,6 @@ local function find_cc()
   local path = resolve(cc:match("%S+")) or fail("no C compiler %s: apt-get install gcc, or set CC", cc)
   local complaint = complaint_of(cc, ".c", "#include <stdio.h>\nint main(void) { return !stdin; }\n", "")
   if complaint then fail("%s does not work (apt-get install libc6-dev): %s", cc, complaint) end
-  local parallel = "#include <omp.h>\nint main(void) { return omp_in_parallel(); }\n"
-  complaint = complaint_of(cc, ".c", parallel, "-fopenmp")
-  if complaint then fail("%s has no OpenMP (for clang: apt-get install libomp-dev): %s", cc, complaint) end
   return cc, path
 end
 
@@ -439,7 +436,7 @@ end
 
 local c_templates = {
   cc = 'exec @cc@ "$@" @extra@\n',
-  link = 'exec @cc@ "$@" -fopenmp @ldflags@\n',
+  link = 'exec @cc@ "$@" -pthread @ldflags@\n',
 }
 
 local simd_templates = {
@@ -496,7 +493,7 @@ local function add_c_scripts(scripts, tool)
   local cc, path = find_cc()
   local include, library = find_luajit()
   local simd = not complaint_of(cc, ".c", "int main(void) { return 0; }\n", simd_levels.v4)
-  local extra = ("%s -fopenmp%s %s"):format(include, simd and "" or " -DKERNEL_NO_SIMD", env("CFLAGS") or "")
+  local extra = ("%s -pthread%s %s"):format(include, simd and "" or " -DKERNEL_NO_SIMD", env("CFLAGS") or "")
   add_scripts(scripts, c_templates, identity(path), {cc = cc, extra = extra,
     ldflags = library .. " " .. (env("LDFLAGS") or "")})
   add_scripts(scripts, simd and simd_templates or no_simd_templates, identity(path),
@@ -533,7 +530,7 @@ local function probe_key()
   local settings = map(names, function(name) return name .. "=" .. (env(name) or "") end)
   local cc = resolve((env("CC") or "cc"):match("%S+")) or ""
   local files = table.concat(map({cc, nvcc_path() or "", "configure.lua", "build.ninja"}, quote), " ")
-    .. " /usr/include/luajit-2.1/lua.h /usr/lib/llvm-*/lib/libomp.so"
+    .. " /usr/include/luajit-2.1/lua.h"
   return table.concat(settings, "\n") .. "\n" .. capture("pwd; stat -Lc '%n %s %Y' " .. files)
 end
 

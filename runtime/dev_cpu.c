@@ -1,11 +1,12 @@
 /* dev_cpu.c: the host as a device. Kernels run to their end in the call, their items spread over all cores. */
-#define _POSIX_C_SOURCE 200809L
-#include <omp.h>
+#define _GNU_SOURCE
+#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <time.h>
 #include <unistd.h>
 #include "ctx.h"
+#include "pool.h"
 
 static int best_level(void) {
 #if defined(__x86_64__) && !defined(KERNEL_NO_SIMD)
@@ -52,15 +53,23 @@ static tide_status cpu_probe(int32_t ordinal, tide_device_info *out) {
   return TIDE_OK;
 }
 
+/* Those that this process may use. */
+static int n_cores(void) {
+  cpu_set_t set;
+  int n = sched_getaffinity(0, sizeof set, &set) ? 0 : CPU_COUNT(&set);
+  return n > 0 ? n : (int)sysconf(_SC_NPROCESSORS_ONLN);
+}
+
 static tide_status cpu_open(dev *d) {
   int wanted = d->ctx->settings.cpu_level, best = best_level(), threads = d->ctx->settings.n_threads;
   if (wanted > best) return tide_fail(d->ctx, TIDE_EUNSUPPORTED, "cpu_level: this machine has less (got %d, want 0..%d)", wanted, best);
   d->caps = (kernel_caps){.backend = KERNEL_CPU, .level = wanted ? wanted : best,
-                          .n_processors = threads ? threads : omp_get_num_procs()};
-  return TIDE_OK;
+                          .n_processors = threads ? threads : n_cores()};
+  d->impl = pool_new(d->caps.n_processors);
+  return d->impl ? TIDE_OK : tide_fail(d->ctx, TIDE_EMEM, "cpu: out of memory");
 }
 
-static void cpu_close(dev *d) { (void)d; }
+static void cpu_close(dev *d) { pool_free(d->impl); }
 
 static tide_status cpu_describe(dev *d, tide_device_info *out) {
   fill_info(out);
@@ -89,17 +98,26 @@ static tide_status cpu_copy(dev *d, copy_kind kind, void *dst, const void *src, 
   return TIDE_OK;
 }
 
+/* A phase of a kernel as a job: its items in n_pieces runs of about equal length. */
+typedef struct phase_job {
+  const kernel_variant *variant;
+  const void *args;
+  int phase;
+  int64_t n_items, n_pieces;
+} phase_job;
+
+static void run_piece(void *arg, int64_t piece) {
+  const phase_job *j = arg;
+  j->variant->run(j->args, j->phase, j->n_items * piece / j->n_pieces, j->n_items * (piece + 1) / j->n_pieces);
+}
+
 static tide_status cpu_launch(dev *d, const kernel *k, const kernel_variant *v, const void *args, void *stream) {
   (void)stream;
   for (int phase = 0; phase < k->n_phases; phase++) {
     int64_t n = k->n_items(args, phase), n_threads = d->caps.n_processors;
-    if (n <= 1 || n_threads == 1) {
-      if (n > 0) v->run(args, phase, 0, n);
-      continue;
-    }
-    int64_t pieces = n < 8 * n_threads ? n : 8 * n_threads;
-#pragma omp parallel for schedule(dynamic) num_threads((int)n_threads)
-    for (int64_t piece = 0; piece < pieces; piece++) v->run(args, phase, n * piece / pieces, n * (piece + 1) / pieces);
+    phase_job job = {v, args, phase, n, n < 8 * n_threads ? n : 8 * n_threads};
+    if (n > 1 && n_threads > 1) pool_run(d->impl, run_piece, &job, job.n_pieces);
+    else if (n > 0) v->run(args, phase, 0, n);
   }
   return TIDE_OK;
 }

@@ -138,12 +138,12 @@ describe("the build #build", function()
     return succeed(("cd %s && %s ninja %s"):format(root, environment or "TIDE_CUDA=off", arguments or ""))
   end
 
-  setup(function()
+  lazy_setup(function()
     root = stub_project()
     succeed("cd " .. root .. " && luajit configure.lua")
     ninja()
   end)
-  teardown(function() helper.run("rm -rf " .. root) end)
+  lazy_teardown(function() helper.run("rm -rf " .. root) end)
 
   it("does nothing the second time but ask whether the machine changed", function()
     local output = ninja()
@@ -234,7 +234,6 @@ describe("the build #build", function()
   it("works with clang", function()
     if select(2, helper.run("command -v clang")) ~= 0 then helper.skip("no clang here") end
     local output, code = helper.run(("cd %s && TIDE_CUDA=off CC=clang ninja"):format(root))
-    if output:find("has no OpenMP", 1, true) then helper.skip("clang without libomp-dev") end
     assert.are.equal(0, code, output)
     assert.is_nil(output:find("warning", 1, true), output)
     ninja()

@@ -61,12 +61,16 @@ static void attend_head(const tide_attend_args *a, int64_t row, int h) {
   if (a->lse) a->lse[at] = l == 0 ? -INFINITY : m + logf(l);
 }
 
+/* A weight is at most 1; two sums of a logit so large that they differ by more than its softmax are held there. */
+static float weight(float logit, float lse) { return expf(logit > lse ? 0 : logit - lse); }
+
 static void mass_of_block(const tide_attend_args *a, int64_t row, int64_t j) {
   float total = 0;
   int64_t pool = 0;
   int n_tokens = in_list(a, row, j) ? tokens_of(a, row, j, &pool) : 0;
   for (int h = 0; h < a->n_q_heads; h++)
-    for (int t = 0; t < n_tokens; t++) total += expf(scaled_dot(a, row, h, pool, t) - a->lse[row * a->n_q_heads + h]);
+    for (int t = 0; t < n_tokens; t++) 
+      total += weight(scaled_dot(a, row, h, pool, t), a->lse[row * a->n_q_heads + h]);
   a->mass[row * a->n_blocks + j] = total / (float)a->n_q_heads;
 }
 

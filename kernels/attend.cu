@@ -345,7 +345,7 @@ template <class T, int DIM> __device__ inline float mass_of_head(const tide_atte
     S key = {};
     if (t < r.n) key.load(k + t * a.k_token_stride, lane, a.head_dim);
     q.logits(key, a.scale, s);
-    if (t < r.n && lane % S::LANES == 0) sum += __expf(s[0] - lse);
+    if (t < r.n && lane % S::LANES == 0) sum += __expf(s[0] > lse ? 0 : s[0] - lse);
   }
   return warp_sum(sum);
 }

@@ -3,7 +3,7 @@
  *   row's list
  *   out[r][h] = sum_s w_s * v_scale * v[s],  w = softmax(scale * k_scale * q[r][h] . k[s]),  kv head h / (n_q_heads / n_kv_heads)
  *   lse[r][h] = log sum_s exp(...)             a row that reads nothing gives zeros and -infinity
- *   mass[r][j] = mean over h of the sum of w over the tokens of block j
+ *   mass[r][j] = mean over h of the sum of w over the tokens of block j, each w at most 1 (logits beyond the resolution of f32)
  * f32 sums. Logits of any size (running maximum starts at -infinity); a NaN or +infinite one makes its row and head NaN.
  * Pool ids out of range are not read. */
 #ifndef TIDE_ATTEND_H

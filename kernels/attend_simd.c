@@ -129,7 +129,7 @@ ALWAYS_INLINE void mass_of_block(const tide_attend_args *a, int32_t dtype, int64
     load_query(a, row, h, q[0]);
     for (int t = 0; t < n_tokens; t += LANES) {
       logits(a, dtype, (const float(*)[MAX_DIM])q, 1, k_at + t * a->k_token_stride, n_tokens - t < LANES ? n_tokens - t : LANES, &x);
-      total += vf_sum(vf_exp(x - lse));
+      total += vf_sum(vf_exp(vf_min(vf_set(0), x - lse)));
     }
   }
   a->mass[row * a->n_blocks + j] = total / (float)a->n_q_heads;

@@ -105,8 +105,8 @@ static void take_candidates(policy_columns *c, const tide_candidates *in) {
   if (in->born) memcpy(c->born, in->born, count * sizeof *c->born);
   else memset(c->born, 0, count * sizeof *c->born);
   memcpy(c->last_use, in->last_use ? in->last_use : c->born, count * sizeof *c->last_use);
-  if (in->score) memcpy(c->score, in->score, count * sizeof *c->score);
-  else for (int32_t i = 0; i < n; i++) c->score[i] = -INFINITY;
+  /* A NaN is made the one NaN: in a script its other patterns would be values of other types. */
+  for (int32_t i = 0; i < n; i++) c->score[i] = !in->score ? -INFINITY : in->score[i] == in->score[i] ? in->score[i] : NAN;
   memset(c->keep, 0, count * sizeof *c->keep);
   memset(c->chosen, 0, count);
 }

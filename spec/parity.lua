@@ -204,10 +204,9 @@ end
 
 ---------------------------------------------------------------------------------------------------- runs
 
---- Runs one variant; answers {name of output = pieces}, or nil and the refusal.
-function parity.run(ctx, kernel, variant, case)
+local function run(ctx, kernel, variant, case, kept)
   local args = cdef.kernel(kernel)()
-  local size, kept, outputs = ffi.sizeof(args), {}, {}
+  local size, outputs = ffi.sizeof(args), {}
   for name, value in pairs(case.args) do args[name] = value end
   for name, values in pairs(case.lists or {}) do
     for i, value in ipairs(values) do args[name][i - 1] = value end
@@ -230,6 +229,16 @@ function parity.run(ctx, kernel, variant, case)
     if a.output then outputs[name] = collect(ctx, a, kept[name]) end
   end
   return outputs
+end
+
+--- Runs one variant; answers {name of output = pieces}, or nil and the refusal. Its memory is given back at once: a huge case
+-- fits a device once, not twice.
+function parity.run(ctx, kernel, variant, case)
+  local kept = {}
+  local ok, outputs, why = pcall(run, ctx, kernel, variant, case, kept)
+  for _, buf in pairs(kept) do C.tide_buf_close(ffi.gc(buf, nil)) end
+  if not ok then error(outputs, 0) end
+  return outputs, why
 end
 
 -- Special values first: NaN for NaN, infinities and untouched patterns as they are; then the bound.

@@ -9,7 +9,7 @@
 #include "score_blocks_row.h"
 #include "simd.h"
 
-enum { MAX_PAIRS = 128, WIDE = 2, TILE = WIDE * LANES, PREFETCH = 4096 };
+enum { MAX_PAIRS = 128, WIDE = 2, TILE = WIDE * LANES };
 
 typedef struct wide { vf part[WIDE]; } wide;
 typedef struct wide_pairs { vi part[WIDE]; } wide_pairs;
@@ -17,6 +17,7 @@ typedef struct wide_pairs { vi part[WIDE]; } wide_pairs;
 typedef struct tile {
   const uint16_t *row[TILE];    /* the row of kv head 0 in each lane; spare lanes repeat the first */
   int n_blocks, n_tokens;       /* lane = block * n_tokens + token */
+  int64_t next;                 /* elements from here to the next tile, where ids are consecutive */
 } tile;
 
 static int n_tokens_of(const tide_score_blocks_args *a) { return a->minmax ? 1 : a->n_entries; }
@@ -32,6 +33,7 @@ static void make_tile(const tide_score_blocks_args *a, const int64_t *ids, int n
     const uint16_t *row = a->keys + ids[i] * block_stride(a) + (int64_t)first_token * a->rank;
     for (int j = 0; j < t->n_tokens; j++, row += a->rank) t->row[lane++] = row;
   }
+  t->next = n_blocks * block_stride(a);
   for (; lane < TILE; lane++) t->row[lane] = t->row[0];
 }
 
@@ -44,7 +46,7 @@ ALWAYS_INLINE void load_pairs(const tile *t, int64_t offset, int rank, wide_pair
       int n = rank - first < 2 * LANES ? rank - first : 2 * LANES;
       for (int lane = 0; lane < LANES; lane++) {
         const uint16_t *from = t->row[part * LANES + lane] + offset + first;
-        __builtin_prefetch((const char *)from + PREFETCH);
+        __builtin_prefetch(from + t->next);
         v[lane] = vi_load_halves(from, n);
       }
       vi_transpose(v);

@@ -38,7 +38,7 @@ static void make_tile(const tide_score_blocks_args *a, const int64_t *ids, int n
 }
 
 /* pairs[i] lane l = elements 2i, 2i + 1 of row l, the second 0 past an odd rank. Pools are read in order more often than
- * not, and the next page is not fetched by itself. */
+ * not, and the tile after the next one is not fetched by itself. */
 ALWAYS_INLINE void load_pairs(const tile *t, int64_t offset, int rank, wide_pairs *pairs) {
   for (int part = 0; part < WIDE; part++)
     for (int first = 0; first < rank; first += 2 * LANES) {
@@ -46,7 +46,7 @@ ALWAYS_INLINE void load_pairs(const tile *t, int64_t offset, int rank, wide_pair
       int n = rank - first < 2 * LANES ? rank - first : 2 * LANES;
       for (int lane = 0; lane < LANES; lane++) {
         const uint16_t *from = t->row[part * LANES + lane] + offset + first;
-        __builtin_prefetch(from + t->next);
+        __builtin_prefetch(from + 2 * t->next, 0, 2);
         v[lane] = vi_load_halves(from, n);
       }
       vi_transpose(v);

@@ -231,8 +231,8 @@ local function run(ctx, kernel, variant, case, kept)
   return outputs
 end
 
---- Runs one variant; answers {name of output = pieces}, or nil and the refusal. Its memory is given back at once: a huge case
--- fits a device once, not twice.
+--- Runs one variant; answers {name of output = pieces}, or nil and the refusal. Its memory is given back at
+-- once: a huge case fits a device once, not twice.
 function parity.run(ctx, kernel, variant, case)
   local kept = {}
   local ok, outputs, why = pcall(run, ctx, kernel, variant, case, kept)

@@ -53,7 +53,7 @@ end
 
 describe("the products #build", function()
   local lib = helper.build .. "/lib/"
-  -- libgcc_s is the compiler's own: cleanup while a thread is cancelled or an error passes names its personality routine.
+  -- libgcc_s is the compiler's own: cleanup while an error passes names its personality routine.
   local allowed = {["libc.so.6"] = true, ["libm.so.6"] = true, ["libgcc_s.so.1"] = true}
 
   local function needed_beyond_libc(path)

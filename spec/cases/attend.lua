@@ -76,8 +76,8 @@ return function(t)
       pool = 3, dtype = "f16",
       table = {-1, 3, 2147483647, -7, 1, 3}, table_stride = 3, list = {-1, 99, 0, 1, 2, -1}, list_stride = 0,
         n_list = 6}),
-    -- Logits far below any fixed mask value: the mean of the values all the same. Their last digit is worth more than any
-    -- softmax, so that a mass says nothing.
+    -- Logits far below any fixed mask value: the mean of the values all the same. Their last digit is worth
+    -- more than any softmax, so that a mass says nothing.
     case("all-invalid", "logits of -1e30", {rows = 1, hq = 1, hk = 1, dim = 16, size = 4, blocks = 2,
       dtype = "bf16", scale = -1e30, loose = 1e-5, no_mass = true}),
     case("all-invalid", "NaN in one head's query", {rows = 2, hq = 4, hk = 2, dim = 16, size = 4, blocks = 3,

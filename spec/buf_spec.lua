@@ -234,8 +234,8 @@ describe("a buffer on a cuda device #gpu", function()
 end)
 
 describe("a buffer of NaN", function()
-  -- LuaJIT keeps the types of its values in the bits of NaN. Read through the FFI as it stood, the f32 pattern
-  -- 0xffffffff came out as nil, and a file could choose other patterns.
+  -- LuaJIT keeps the types of its values in the bits of NaN. Read through the FFI as it stood, the f32
+  -- pattern 0xffffffff came out as nil, and a file could choose other patterns.
   it("reads as numbers, whatever the bits of a NaN", function()
     local bits = ffi.new("uint32_t[4]", 0xffffffff, 0xfff80001, 0x7fffffff, 0x3f800000)
     local b = tide.from({0, 0, 0, 0}, "f32")

@@ -40,7 +40,7 @@ local nan = 0 / 0
 
 -- A float that is NaN by its bits is never made a Lua value: LuaJIT keeps types in the bits of NaN, so that
 -- a stored pattern such as 0xffffffff would come out as nil, and others as worse.
-local function element(a, i)
+local function element_of(a, i)
   if a.dtype == "f32" and bit.band(ffi.cast(words, a.pointer)[i], 0x7fffffff) > 0x7f800000 then return nan end
   return tonumber(a.pointer[i])
 end
@@ -50,7 +50,7 @@ function class.__index(a, i)
     if not (i >= 0 and i < a.n) then
       check.misuse("array: index out of range (got %s, want 0..%d)", tostring(i), a.n - 1)
     end
-    return element(a, i)
+    return element_of(a, i)
   end
   return methods[i]
 end
@@ -64,7 +64,7 @@ end
 -- @usage print(table.concat(s:read():flat(), " "))
 function methods:flat()
   local list = {}
-  for i = 1, self.n do list[i] = element(self, i - 1) end
+  for i = 1, self.n do list[i] = element_of(self, i - 1) end
   return list
 end
 
@@ -76,7 +76,7 @@ function methods:totable()
   local function level(d)
     if d > #self.shape then
       at = at + 1
-      return element(self, at - 1)
+      return element_of(self, at - 1)
     end
     local list = {}
     for i = 1, self.shape[d] do list[i] = level(d + 1) end

@@ -4,25 +4,34 @@
 #include "numeric.h"
 #include "score_blocks_row.h"
 
-/* Behind the logits: per row, head and part, the maximum and the sum of exponentials of that part of the blocks. */
+/* Behind the logits: per row, part of the blocks and head, the log of the sum of exponentials. Heads of the
+ * CUDA bodies are padded to a multiple of 4. */
 enum { N_PARTS = 1024 };
+
+static int64_t padded_heads(const tide_score_blocks_args *a) {
+  return ((int64_t)a->n_q_heads + 3) / 4 * 4;
+}
 
 static int64_t scratch(const void *args) {
   const tide_score_blocks_args *a = args;
-  return a->mass ? (int64_t)a->n_rows * a->n_q_heads * ((int64_t)a->n_blocks + 2 * N_PARTS) : 0;
+  return a->mass ? a->n_rows * padded_heads(a) * ((int64_t)a->n_blocks + N_PARTS) : 0;
 }
 
 static bool check(const void *args, char *why, size_t why_bytes) {
   const tide_score_blocks_args *a = args;
   if (a->n_q_heads < 1 || a->n_kv_heads < 1 || a->n_q_heads % a->n_kv_heads)
-    snprintf(why, why_bytes, "n_q_heads must be a multiple of n_kv_heads (got %d and %d)", a->n_q_heads, a->n_kv_heads);
+    snprintf(why, why_bytes, "n_q_heads must be a multiple of n_kv_heads (got %d and %d)", a->n_q_heads,
+             a->n_kv_heads);
   else if (a->rank < 1 || a->rank > 256 || a->n_entries < 1 || (a->minmax && a->n_entries != 2))
-    snprintf(why, why_bytes, "rank must be 1..256, n_entries 1 or more and 2 with minmax (got %d and %d)", a->rank, a->n_entries);
+    snprintf(why, why_bytes, "rank must be 1..256, n_entries 1 or more and 2 with minmax (got %d and %d)",
+             a->rank, a->n_entries);
   else if (a->n_rows < 0 || a->n_blocks < 0 || a->n_pool < 0)
-    snprintf(why, why_bytes, "n_rows, n_blocks and n_pool must be 0 or more (got %d, %d, %d)", a->n_rows, a->n_blocks, a->n_pool);
+    snprintf(why, why_bytes, "n_rows, n_blocks and n_pool must be 0 or more (got %d, %d, %d)", a->n_rows,
+             a->n_blocks, a->n_pool);
   else if (!a->scratch && scratch(a) > 0)
     snprintf(why, why_bytes, "mass needs scratch (got NULL)");
-  else return false;
+  else
+    return false;
   return true;
 }
 
@@ -106,8 +115,10 @@ static void ref(const void *args, int phase, int64_t first, int64_t last) {
     }
     int64_t row = item / a->n_blocks, i = item % a->n_blocks, id = valid_block(a, row, i);
     float *score = a->scores + row * a->scores_stride + i;
-    if (phase == 2) *score = id < 0 ? -INFINITY : mass_score(a, row, i);
-    else if (!a->mass) *score = id < 0 ? -INFINITY : max_score(a, row, id);
+    if (phase == 2)
+      *score = id < 0 ? -INFINITY : mass_score(a, row, i);
+    else if (!a->mass)
+      *score = id < 0 ? -INFINITY : max_score(a, row, id);
     else
       for (int h = 0; h < a->n_q_heads; h++)
         logits_of(a, row, h)[i] = id < 0 ? -INFINITY : logit(a, row, h, id);
@@ -121,42 +132,106 @@ void score_blocks_v4(const void *args, int phase, int64_t first, int64_t last);
 static bool simd_refuses(const void *args, char *why, size_t why_bytes) {
   const tide_score_blocks_args *a = args;
   if (a->n_q_heads <= SCORE_MAX_HEADS && a->n_q_heads * a->rank <= SCORE_MAX_QUERY) return false;
-  snprintf(why, why_bytes, "serves up to %d q heads and %d values of a query (got %d x %d)", SCORE_MAX_HEADS, SCORE_MAX_QUERY,
-           a->n_q_heads, a->rank);
+  snprintf(why, why_bytes, "serves up to %d q heads and %d values of a query (got %d x %d)", SCORE_MAX_HEADS,
+           SCORE_MAX_QUERY, a->n_q_heads, a->rank);
   return true;
 }
 #endif
 
 /* ---- CUDA: grid x counts groups of rows, grid y parts of the blocks (score_blocks.cuh) ---- */
 
-enum { CUDA_WARPS = 8, MMA_TILE = 16, MMA_COLUMNS = 16, MMA_SMEM_BYTES = 96 * 1024 };
+enum { CUDA_WARPS = 8, MASS_WARPS = 16 };
 
-static int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }
-static int64_t larger(int64_t a, int64_t b) { return a > b ? a : b; }
-
-static void fill(kernel_launch *out, const char *fatbin, const char *entry, int64_t n_groups, int64_t n_parts, int64_t smem_bytes) {
-  *out = (kernel_launch){.fatbin = fatbin, .entry = entry, .grid = {(unsigned)n_groups, (unsigned)n_parts, 1},
-                         .block = {CUDA_WARPS * 32, 1, 1}, .smem_bytes = (unsigned)smem_bytes, .overlaps = 1};
+static int64_t smaller(int64_t a, int64_t b) {
+  return a < b ? a : b;
+}
+static int64_t larger(int64_t a, int64_t b) {
+  return a > b ? a : b;
+}
+static int64_t ceil_div(int64_t a, int64_t b) {
+  return (a + b - 1) / b;
 }
 
-/* As many parts as keep the device full for a while, and no more than there are blocks for the warps. */
-static int64_t n_parts(const tide_score_blocks_args *a, int64_t n_ctas, int64_t n_groups) {
-  int64_t most = smaller((a->n_blocks + CUDA_WARPS - 1) / CUDA_WARPS, N_PARTS);
-  return larger(1, smaller(most, (n_ctas + n_groups - 1) / n_groups));
+static void fill(kernel_launch *out, const char *fatbin, const char *entry, int64_t n_groups, int64_t n_parts,
+                 int64_t n_warps, int64_t smem_bytes) {
+  *out = (kernel_launch){.fatbin = fatbin,
+                         .entry = entry,
+                         .grid = {(unsigned)n_groups, (unsigned)n_parts, 1},
+                         .block = {(unsigned)n_warps * 32, 1, 1},
+                         .smem_bytes = (unsigned)smem_bytes,
+                         .overlaps = 1};
+}
+
+/* As many parts as keep the device full, and no more than there are units of work for the warps. */
+static int64_t n_parts(int64_t n_units, int64_t units_of_a_part, int64_t n_ctas, int64_t n_groups) {
+  int64_t most = smaller(ceil_div(n_units, units_of_a_part), N_PARTS);
+  return larger(1, smaller(most, ceil_div(n_ctas, n_groups)));
 }
 
 static int plan_mass(const tide_score_blocks_args *a, int64_t parts, kernel_launch *out) {
-  fill(out, "score_blocks_mass", "score_blocks_mass", a->n_rows, parts, a->n_q_heads * 4);
+  if (!a->mass) return 1;
+  fill(out + 1, "score_blocks_mass", "score_blocks_mass", a->n_rows, parts, MASS_WARPS, padded_heads(a) * 4);
   return 2;
 }
 
 static int plan_cuda(const void *args, const kernel_caps *caps, kernel_launch *out) {
   const tide_score_blocks_args *a = args;
   if (!a->n_rows || !a->n_blocks) return 0;
-  int64_t parts = n_parts(a, 8 * caps->n_processors, a->n_rows);
-  fill(out, "score_blocks", a->mass ? "score_blocks_logits" : "score_blocks", a->n_rows, parts, 0);
-  return a->mass ? plan_mass(a, parts, out + 1) : 1;
+  int64_t parts = n_parts(a->n_blocks, CUDA_WARPS, 8 * caps->n_processors, a->n_rows);
+  fill(out, "score_blocks", a->mass ? "score_blocks_logits" : "score_blocks", a->n_rows, parts, CUDA_WARPS,
+       0);
+  return plan_mass(a, parts, out);
 }
+
+/* ---- minima and maxima (score_blocks_minmax.cu) ---- */
+
+enum { MINMAX_QUERY_BYTES = 64 * 1024 };
+
+static int64_t query_bytes(const tide_score_blocks_args *a) {
+  return (int64_t)a->n_q_heads * a->rank * 2;
+}
+
+static bool aligned(const tide_score_blocks_args *a) {
+  return ((uintptr_t)a->q | (uintptr_t)a->keys) % 16 == 0;
+}
+
+/* Terms are those of the reference, added in another order: an estimate is within rank * 2^-23 * the sum of
+ * its terms' magnitudes. */
+static bool refuse_minmax(const void *args, char *why, size_t why_bytes) {
+  const tide_score_blocks_args *a = args;
+  if (!a->minmax)
+    snprintf(why, why_bytes, "serves minmax");
+  else if (a->rank % 8)
+    snprintf(why, why_bytes, "rank must be a multiple of 8 (got %d)", a->rank);
+  else if (query_bytes(a) > MINMAX_QUERY_BYTES)
+    snprintf(why, why_bytes, "queries must fit %d bytes of shared memory (got %lld)", MINMAX_QUERY_BYTES,
+             (long long)query_bytes(a));
+  else if (!aligned(a))
+    snprintf(why, why_bytes, "q and keys must be aligned to 16 bytes");
+  else
+    return false;
+  return true;
+}
+
+static int plan_minmax(const void *args, const kernel_caps *caps, kernel_launch *out) {
+  const tide_score_blocks_args *a = args;
+  if (!a->n_rows || !a->n_blocks) return 0;
+  int64_t parts = n_parts(a->n_blocks, CUDA_WARPS, 4 * caps->n_processors, a->n_rows);
+  fill(out, "score_blocks_minmax", a->mass ? "score_blocks_minmax_logits" : "score_blocks_minmax", a->n_rows,
+       parts, CUDA_WARPS, query_bytes(a));
+  return plan_mass(a, parts, out);
+}
+
+/* ---- token keys and mean keys on the tensor cores (score_blocks_mma.cu) ---- */
+
+enum {
+  MMA_TILE = 16,
+  MMA_COLUMNS = 16,
+  MMA_CHUNK = 32,
+  MMA_WARPS = 8,
+  MMA_RING_BYTES = 8 * 1024,  /* a warp's keys on their way */
+  MMA_SMEM_BYTES = 96 * 1024, /* what every device since sm_80 holds */
+};
 
 /* Rows with one block list share a CTA while their heads of one group fit its columns. */
 static int64_t rows_together(const tide_score_blocks_args *a) {
@@ -164,40 +239,56 @@ static int64_t rows_together(const tide_score_blocks_args *a) {
   return one_list ? larger(1, smaller(a->n_rows, MMA_COLUMNS / (a->n_q_heads / a->n_kv_heads))) : 1;
 }
 
-static int64_t mma_smem_bytes(const tide_score_blocks_args *a) {
-  return rows_together(a) * a->n_q_heads * (a->rank * 2 + (a->mass ? CUDA_WARPS * 8 : 0));
+/* Queries as the products take them, and per warp its ring and its running sums. */
+static int64_t mma_smem_bytes(const tide_score_blocks_args *a, int64_t n_warps) {
+  int64_t rows = rows_together(a), columns = rows * (a->n_q_heads / a->n_kv_heads),
+          pairs = 8 % columns ? 8 : columns;
+  int64_t queries = a->n_kv_heads * ceil_div(a->rank, MMA_CHUNK) * pairs * 128;
+  return queries + n_warps * (MMA_RING_BYTES + (a->mass ? rows * a->n_q_heads * 8 : 0));
+}
+
+static int64_t mma_warps(const tide_score_blocks_args *a) {
+  int64_t n = MMA_WARPS;
+  while (n > 1 && mma_smem_bytes(a, n) > MMA_SMEM_BYTES) n /= 2;
+  return n;
 }
 
 /* Products are exact in f32 and summed in another order than the reference's: an estimate is within
- * rank * 2^-23 * sum_j |q_j k_j| of it, a mass within 1e-5 of its share besides. */
+ * rank * 2^-23 * sum_j |q_j k_j| of it. A mass is within 2e-6 + 2e-6 * log2(n) of its share besides:
+ * exponentials and logarithms of the device's units are within 2^-22. */
 static bool refuse_mma(const void *args, char *why, size_t why_bytes) {
   const tide_score_blocks_args *a = args;
   int group = a->n_q_heads / a->n_kv_heads;
-  if (a->minmax || a->n_entries % MMA_TILE)
-    snprintf(why, why_bytes, "serves blocks of a multiple of %d token keys (got %d%s)", MMA_TILE, a->n_entries, a->minmax ? ", minmax" : "");
-  else if (a->rank % 16 || a->rank > 128) snprintf(why, why_bytes, "rank must be a multiple of 16 up to 128 (got %d)", a->rank);
+  if (a->minmax || (a->n_entries != 1 && a->n_entries % MMA_TILE))
+    snprintf(why, why_bytes, "serves blocks of one key or of a multiple of %d (got %d%s)", MMA_TILE,
+             a->n_entries, a->minmax ? ", minmax" : "");
+  else if (a->rank % 8)
+    snprintf(why, why_bytes, "rank must be a multiple of 8 (got %d)", a->rank);
   else if (group > MMA_COLUMNS)
     snprintf(why, why_bytes, "serves up to %d query heads a kv head (got %d)", MMA_COLUMNS, group);
-  else if (mma_smem_bytes(a) > MMA_SMEM_BYTES)
-    snprintf(why, why_bytes, "queries must fit %d bytes of shared memory (got %lld)", MMA_SMEM_BYTES, (long long)mma_smem_bytes(a));
-  else if (((uintptr_t)a->q | (uintptr_t)a->keys) % 16) snprintf(why, why_bytes, "q and keys must be aligned to 16 bytes");
-  else return false;
+  else if (mma_smem_bytes(a, 1) > MMA_SMEM_BYTES)
+    snprintf(why, why_bytes, "queries must fit %d bytes of shared memory (got %lld)", MMA_SMEM_BYTES,
+             (long long)mma_smem_bytes(a, 1));
+  else if (!aligned(a))
+    snprintf(why, why_bytes, "q and keys must be aligned to 16 bytes");
+  else
+    return false;
   return true;
 }
 
 static int plan_mma(const void *args, const kernel_caps *caps, kernel_launch *out) {
-  static const char *const max[] = {
-      "score_blocks_mma_16", "score_blocks_mma_32", "score_blocks_mma_48", "score_blocks_mma_64",
-      "score_blocks_mma_80", "score_blocks_mma_96", "score_blocks_mma_112", "score_blocks_mma_128"};
-  static const char *const logits[] = {
-      "score_blocks_mma_logits_16", "score_blocks_mma_logits_32", "score_blocks_mma_logits_48", "score_blocks_mma_logits_64",
-      "score_blocks_mma_logits_80", "score_blocks_mma_logits_96", "score_blocks_mma_logits_112", "score_blocks_mma_logits_128"};
+  static const char *const entries[2][2] = {{"score_blocks_tokens", "score_blocks_tokens_logits"},
+                                            {"score_blocks_means", "score_blocks_means_logits"}};
   const tide_score_blocks_args *a = args;
   if (!a->n_rows || !a->n_blocks) return 0;
-  int64_t together = rows_together(a), n_groups = (a->n_rows + together - 1) / together;
-  int64_t parts = n_parts(a, 2 * caps->n_processors, n_groups);
-  fill(out, "score_blocks_mma", (a->mass ? logits : max)[a->rank / 16 - 1], n_groups, parts, mma_smem_bytes(a));
-  return a->mass ? plan_mass(a, parts, out + 1) : 1;
+  bool means = a->n_entries == 1;
+  int64_t n_groups = ceil_div(a->n_rows, rows_together(a)), warps = mma_warps(a),
+          n_ctas = 2 * caps->n_processors;
+  int64_t parts = means ? n_parts(ceil_div(a->n_blocks, MMA_TILE), 1, n_ctas, n_groups)
+                        : n_parts(a->n_blocks, warps, n_ctas, n_groups);
+  fill(out, "score_blocks_mma", entries[means][a->mass != 0], n_groups, parts, warps,
+       mma_smem_bytes(a, warps));
+  return plan_mass(a, parts, out);
 }
 
 static const kernel_variant variants[] = {
@@ -207,9 +298,15 @@ static const kernel_variant variants[] = {
     {.name = "v4", .backend = KERNEL_CPU, .level = CPU_V4, .refuse = simd_refuses, .run = score_blocks_v4},
 #endif
     {.name = "cuda", .backend = KERNEL_CUDA, .level = 80, .plan = plan_cuda},
+    {.name = "minmax", .backend = KERNEL_CUDA, .level = 80, .refuse = refuse_minmax, .plan = plan_minmax},
     {.name = "mma", .backend = KERNEL_CUDA, .level = 80, .refuse = refuse_mma, .plan = plan_mma},
 };
 
-const kernel kernel_score_blocks = {
-    .name = "score_blocks", .args_bytes = sizeof(tide_score_blocks_args), .check = check, .n_phases = 3, .n_items = n_items,
-    .scratch = scratch, .n_variants = sizeof variants / sizeof *variants, .variants = variants};
+const kernel kernel_score_blocks = {.name = "score_blocks",
+                                    .args_bytes = sizeof(tide_score_blocks_args),
+                                    .check = check,
+                                    .n_phases = 3,
+                                    .n_items = n_items,
+                                    .scratch = scratch,
+                                    .n_variants = sizeof variants / sizeof *variants,
+                                    .variants = variants};

@@ -1,5 +1,5 @@
-/* score_blocks.cu: any geometry. A warp takes a block, a lane sums a whole estimate in the reference's order, so the
- * estimates are the reference's bits. */
+/* score_blocks.cu: any geometry. A warp takes a block, a lane sums a whole estimate in the reference's order,
+ * so the estimates are the reference's bits. */
 #include "score_blocks.cuh"
 
 enum { N_WARPS = 8 };
@@ -26,12 +26,13 @@ __device__ static float max_score(const tide_score_blocks_args &a, int64_t row, 
 
 __device__ static float logit(const tide_score_blocks_args &a, int64_t row, int h, int id, int n_tokens) {
   softmax s = {-INF, 0};
-  for (int t = 0; t < n_tokens; t++) s.high = fmaxf(s.high, token_logit(a.scale * estimate(a, row, h, id, t)));
-  for (int t = 0; t < n_tokens; t++) s.sum += exp_below(token_logit(a.scale * estimate(a, row, h, id, t)), s.high);
-  return logit_of(s);
+  for (int t = 0; t < n_tokens; t++) s = softmax_add(s, {a.scale * estimate(a, row, h, id, t)});
+  return log_of(s);
 }
 
-extern "C" __global__ void __launch_bounds__(N_WARPS *WARP) score_blocks(const __grid_constant__ tide_score_blocks_args a) {
+extern "C" __global__ void __launch_bounds__(N_WARPS *WARP)
+    score_blocks(const __grid_constant__ tide_score_blocks_args a) {
+  let_successor_begin();
   wait_for_predecessor();
   int n_tokens = a.minmax ? 1 : a.n_entries;
   int64_t row = blockIdx.x;
@@ -43,8 +44,10 @@ extern "C" __global__ void __launch_bounds__(N_WARPS *WARP) score_blocks(const _
   }
 }
 
-/* A thread takes a head of a block; then a warp a head, over the blocks of this part. */
-extern "C" __global__ void __launch_bounds__(N_WARPS *WARP) score_blocks_logits(const __grid_constant__ tide_score_blocks_args a) {
+/* A thread takes a head of a block. */
+extern "C" __global__ void __launch_bounds__(N_WARPS *WARP)
+    score_blocks_logits(const __grid_constant__ tide_score_blocks_args a) {
+  let_successor_begin();
   wait_for_predecessor();
   int n_tokens = a.minmax ? 1 : a.n_entries;
   int64_t row = blockIdx.x, n = live_blocks(a, row);
@@ -53,15 +56,5 @@ extern "C" __global__ void __launch_bounds__(N_WARPS *WARP) score_blocks_logits(
     int i = first + (int)(item / a.n_q_heads), h = (int)(item % a.n_q_heads), id = valid_block(a, row, i);
     logits_of(a, row, i)[h] = id < 0 ? NOT_VALID : logit(a, row, h, id, n_tokens);
   }
-  __syncthreads();
-  for (int h = threadIdx.x / WARP; h < a.n_q_heads; h += N_WARPS) {
-    softmax s = {-INF, 0};
-    for (int i = first + threadIdx.x % WARP; i < last; i += WARP) {
-      float l = logits_of(a, row, i)[h];
-      if (l == l) s = softmax_merge(s, {l, l == -INF ? 0.0f : 1.0f});
-    }
-    for (int step = WARP / 2; step > 0; step /= 2)
-      s = softmax_merge(s, {__shfl_xor_sync(ALL_LANES, s.high, step), __shfl_xor_sync(ALL_LANES, s.sum, step)});
-    if (threadIdx.x % WARP == 0) partials_of(a, row, blockIdx.y)[h] = s;
-  }
+  sum_logits<N_WARPS>(a, row, first, last);
 }

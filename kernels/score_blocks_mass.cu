@@ -1,47 +1,77 @@
-/* score_blocks_mass.cu: from logits and partial sums to the mean over heads of each block's share. */
+/* score_blocks_mass.cu: from logits and the parts' log-sums to the mean over heads of each block's share.
+ * Eight lanes take a row of 32 heads, four heads each. */
 #include "score_blocks.cuh"
 
-enum { N_WARPS = 8 };
+enum { N_WARPS = 16, QUADS = 8, GROUPS = WARP / QUADS, HEADS = 4 * QUADS, BATCH = 5 };
 
-/* log of the sum over all parts, per head; a warp takes 32 heads and every N_WARPS-th part. */
-__device__ static void sum_parts(const tide_score_blocks_args &a, int64_t row, float *sums) {
-  __shared__ softmax mine[N_WARPS][WARP];
-  int warp = threadIdx.x / WARP, lane = threadIdx.x % WARP;
-  for (int h0 = 0; h0 < a.n_q_heads; h0 += WARP) {
-    softmax s = {-INF, 0};
-    int h = h0 + lane;
-#pragma unroll 4
-    for (int part = warp; part < gridDim.y && h < a.n_q_heads; part += N_WARPS)
-      s = softmax_merge(s, partials_of(a, row, part)[h]);
-    mine[warp][lane] = s;
-    __syncthreads();
-    if (warp == 0 && h < a.n_q_heads) {
-      for (int w = 1; w < N_WARPS; w++) s = softmax_merge(s, mine[w][lane]);
-      sums[h] = s.high + __logf(s.sum);
+__device__ static void unpack(float (&x)[4], float4 v) {
+  x[0] = v.x, x[1] = v.y, x[2] = v.z, x[3] = v.w;
+}
+
+/* This thread's share of the log-sums of heads h .. h + 3: every (N_WARPS * GROUPS)-th part. */
+__device__ static void sum_my_parts(const tide_score_blocks_args &a, int64_t row, int h, softmax (&s)[4]) {
+  const int step = N_WARPS * GROUPS;
+  for (int e = 0; e < 4; e++) s[e] = {-INF, 0};
+  for (int part = threadIdx.x / QUADS; part < gridDim.y; part += BATCH * step) {
+    float l[BATCH][4];
+#pragma unroll
+    for (int k = 0; k < BATCH; k++) {
+      bool in = part + k * step < gridDim.y && h < a.n_q_heads;
+      unpack(l[k], in ? *(const float4 *)(log_sums_of(a, row, part + k * step) + h)
+                      : make_float4(-INF, -INF, -INF, -INF));
     }
+    for (int e = 0; e < 4; e++) {
+      float mine[BATCH];
+      for (int k = 0; k < BATCH; k++) mine[k] = l[k][e];
+      s[e] = softmax_add(s[e], mine);
+    }
+  }
+}
+
+/* The log of the sum over all parts per head; infinity for the padding, so that it has no share. */
+__device__ static void sum_parts(const tide_score_blocks_args &a, int64_t row, float *sums) {
+  __shared__ softmax states[N_WARPS][HEADS + 1];
+  int warp = threadIdx.x / WARP, lane = threadIdx.x % WARP;
+  for (int h0 = 0; h0 < padded_heads(a); h0 += HEADS) {
+    softmax s[4];
+    sum_my_parts(a, row, h0 + 4 * (lane % QUADS), s);
+    for (int e = 0; e < 4; e++) {
+      s[e] = softmax_of_lanes<GROUPS, QUADS>(s[e]);
+      if (lane < QUADS) states[warp][4 * lane + e] = s[e];
+    }
+    __syncthreads();
+    int h = 2 * warp + lane / N_WARPS;
+    softmax total = softmax_of_lanes<N_WARPS>(states[lane % N_WARPS][h]);
+    if (lane % N_WARPS == 0 && h0 + h < padded_heads(a))
+      sums[h0 + h] = h0 + h < a.n_q_heads ? log_of(total) : INF;
     __syncthreads();
   }
 }
 
-/* Grid and parts of the launch before; dynamic shared memory: n_q_heads floats. */
-extern "C" __global__ void __launch_bounds__(N_WARPS *WARP) score_blocks_mass(const __grid_constant__ tide_score_blocks_args a) {
-  extern __shared__ float sums[];
-  wait_for_predecessor();
+/* Grid and parts of the launch before; dynamic shared memory: padded_heads floats. */
+extern "C" __global__ void __launch_bounds__(N_WARPS *WARP, 2)
+    score_blocks_mass(const __grid_constant__ tide_score_blocks_args a) {
+  extern __shared__ float4 shared[];
   let_successor_begin();
+  wait_for_predecessor();
   int lane = threadIdx.x % WARP;
   int64_t row = blockIdx.x;
   int live = live_blocks(a, row);
-  sum_parts(a, row, sums);
-#pragma unroll 4
-  for (int i = blockIdx.y * N_WARPS + threadIdx.x / WARP; i < a.n_blocks; i += gridDim.y * N_WARPS) {
-    float total = 0;
-    bool valid = i < live;
-    for (int h = lane; valid && h < a.n_q_heads; h += WARP) {
-      float l = logits_of(a, row, i)[h];
-      if (h == 0) valid = l == l;
-      if (l > -INF) total += __expf(l - sums[h]);
+  sum_parts(a, row, (float *)shared);
+  int first = (blockIdx.y * N_WARPS + threadIdx.x / WARP) * GROUPS, step = gridDim.y * N_WARPS * GROUPS;
+#pragma unroll 2
+  for (int i0 = first; i0 < a.n_blocks; i0 += step) {
+    int i = i0 + lane / QUADS;
+    float total = 0, head0 = NOT_VALID;
+    for (int h = 4 * (lane % QUADS); i < live && h < a.n_q_heads; h += HEADS) {
+      float l[4], sums[4];
+      unpack(l, *(const float4 *)(logits_of(a, row, i) + h));
+      unpack(sums, shared[h / 4]);
+      if (h == 0) head0 = l[0];
+      for (int e = 0; e < 4; e++) total += share_of(l[e], sums[e]);
     }
-    total = warp_sum(total) / (float)a.n_q_heads;
-    if (lane == 0) a.scores[row * a.scores_stride + i] = valid ? total : -INF;
+    total = warp_sum<QUADS>(total) / (float)a.n_q_heads;
+    if (lane % QUADS == 0 && i < a.n_blocks)
+      a.scores[row * a.scores_stride + i] = head0 == head0 ? total : -INF;
   }
 }

@@ -1,13 +1,13 @@
 #!/bin/sh
 # Builds and runs gpu_check: are the CUDA bodies right, how fast are they, would another launch geometry be faster.
 #   scripts/peers/gpu_check.sh [check] [bench] [tune]     (default: check bench)
-#   NVCC, ARCH (sm_90a), OUT (build/gpu_check), EDIT (a sed script for the bodies: what would another constant do)
+#   NVCC, ARCH (sm_90a), BUILD (build/gpu_check), EDIT (a sed script for the bodies: what would another constant do)
 # Prints WRONG lines and counts, then a table of median us and ratios to the floors of the same run.
 set -eu
 cd "$(dirname "$0")/../.."
 nvcc=${NVCC:-$(command -v nvcc || echo /usr/local/cuda/bin/nvcc)}
 arch=${ARCH:-sm_90a}
-out=${OUT:-build/gpu_check}
+out=${BUILD:-build/gpu_check}
 rm -rf "$out"
 mkdir -p "$out/kernels"
 cp kernels/* "$out/kernels"

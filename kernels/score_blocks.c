@@ -20,14 +20,11 @@ static int64_t scratch(const void *args) {
 static bool check(const void *args, char *why, size_t why_bytes) {
   const tide_score_blocks_args *a = args;
   if (a->n_q_heads < 1 || a->n_kv_heads < 1 || a->n_q_heads % a->n_kv_heads)
-    snprintf(why, why_bytes, "n_q_heads must be a multiple of n_kv_heads (got %d and %d)", a->n_q_heads,
-             a->n_kv_heads);
+    snprintf(why, why_bytes, "n_q_heads must be a multiple of n_kv_heads (got %d and %d)", a->n_q_heads, a->n_kv_heads);
   else if (a->rank < 1 || a->rank > 256 || a->n_entries < 1 || (a->minmax && a->n_entries != 2))
-    snprintf(why, why_bytes, "rank must be 1..256, n_entries 1 or more and 2 with minmax (got %d and %d)",
-             a->rank, a->n_entries);
+    snprintf(why, why_bytes, "rank must be 1..256, n_entries 1 or more and 2 with minmax (got %d and %d)", a->rank, a->n_entries);
   else if (a->n_rows < 0 || a->n_blocks < 0 || a->n_pool < 0)
-    snprintf(why, why_bytes, "n_rows, n_blocks and n_pool must be 0 or more (got %d, %d, %d)", a->n_rows,
-             a->n_blocks, a->n_pool);
+    snprintf(why, why_bytes, "n_rows, n_blocks and n_pool must be 0 or more (got %d, %d, %d)", a->n_rows, a->n_blocks, a->n_pool);
   else if (!a->scratch && scratch(a) > 0)
     snprintf(why, why_bytes, "mass needs scratch (got NULL)");
   else
@@ -120,8 +117,7 @@ static void ref(const void *args, int phase, int64_t first, int64_t last) {
     else if (!a->mass)
       *score = id < 0 ? -INFINITY : max_score(a, row, id);
     else
-      for (int h = 0; h < a->n_q_heads; h++)
-        logits_of(a, row, h)[i] = id < 0 ? -INFINITY : logit(a, row, h, id);
+      for (int h = 0; h < a->n_q_heads; h++) logits_of(a, row, h)[i] = id < 0 ? -INFINITY : logit(a, row, h, id);
   }
 }
 
@@ -132,8 +128,8 @@ void score_blocks_v4(const void *args, int phase, int64_t first, int64_t last);
 static bool simd_refuses(const void *args, char *why, size_t why_bytes) {
   const tide_score_blocks_args *a = args;
   if (a->n_q_heads <= SCORE_MAX_HEADS && a->n_q_heads * a->rank <= SCORE_MAX_QUERY) return false;
-  snprintf(why, why_bytes, "serves up to %d q heads and %d values of a query (got %d x %d)", SCORE_MAX_HEADS,
-           SCORE_MAX_QUERY, a->n_q_heads, a->rank);
+  snprintf(why, why_bytes, "serves up to %d q heads and %d values of a query (got %d x %d)", SCORE_MAX_HEADS, SCORE_MAX_QUERY,
+           a->n_q_heads, a->rank);
   return true;
 }
 #endif
@@ -152,8 +148,8 @@ static int64_t ceil_div(int64_t a, int64_t b) {
   return (a + b - 1) / b;
 }
 
-static void fill(kernel_launch *out, const char *fatbin, const char *entry, int64_t n_groups, int64_t n_parts,
-                 int64_t n_warps, int64_t smem_bytes) {
+static void fill(kernel_launch *out, const char *fatbin, const char *entry, int64_t n_groups, int64_t n_parts, int64_t n_warps,
+                 int64_t smem_bytes) {
   *out = (kernel_launch){.fatbin = fatbin,
                          .entry = entry,
                          .grid = {(unsigned)n_groups, (unsigned)n_parts, 1},
@@ -178,8 +174,7 @@ static int plan_cuda(const void *args, const kernel_caps *caps, kernel_launch *o
   const tide_score_blocks_args *a = args;
   if (!a->n_rows || !a->n_blocks) return 0;
   int64_t parts = n_parts(a->n_blocks, CUDA_WARPS, 8 * caps->n_processors, a->n_rows);
-  fill(out, "score_blocks", a->mass ? "score_blocks_logits" : "score_blocks", a->n_rows, parts, CUDA_WARPS,
-       0);
+  fill(out, "score_blocks", a->mass ? "score_blocks_logits" : "score_blocks", a->n_rows, parts, CUDA_WARPS, 0);
   return plan_mass(a, parts, out);
 }
 
@@ -217,8 +212,8 @@ static int plan_minmax(const void *args, const kernel_caps *caps, kernel_launch 
   const tide_score_blocks_args *a = args;
   if (!a->n_rows || !a->n_blocks) return 0;
   int64_t parts = n_parts(a->n_blocks, CUDA_WARPS, 4 * caps->n_processors, a->n_rows);
-  fill(out, "score_blocks_minmax", a->mass ? "score_blocks_minmax_logits" : "score_blocks_minmax", a->n_rows,
-       parts, CUDA_WARPS, query_bytes(a));
+  fill(out, "score_blocks_minmax", a->mass ? "score_blocks_minmax_logits" : "score_blocks_minmax", a->n_rows, parts, CUDA_WARPS,
+       query_bytes(a));
   return plan_mass(a, parts, out);
 }
 
@@ -241,8 +236,7 @@ static int64_t rows_together(const tide_score_blocks_args *a) {
 
 /* Queries as the products take them, and per warp its ring and its running sums. */
 static int64_t mma_smem_bytes(const tide_score_blocks_args *a, int64_t n_warps) {
-  int64_t rows = rows_together(a), columns = rows * (a->n_q_heads / a->n_kv_heads),
-          pairs = 8 % columns ? 8 : columns;
+  int64_t rows = rows_together(a), columns = rows * (a->n_q_heads / a->n_kv_heads), pairs = 8 % columns ? 8 : columns;
   int64_t queries = a->n_kv_heads * ceil_div(a->rank, MMA_CHUNK) * pairs * 128;
   return queries + n_warps * (MMA_RING_BYTES + (a->mass ? rows * a->n_q_heads * 8 : 0));
 }
@@ -260,8 +254,8 @@ static bool refuse_mma(const void *args, char *why, size_t why_bytes) {
   const tide_score_blocks_args *a = args;
   int group = a->n_q_heads / a->n_kv_heads;
   if (a->minmax || (a->n_entries != 1 && a->n_entries % MMA_TILE))
-    snprintf(why, why_bytes, "serves blocks of one key or of a multiple of %d (got %d%s)", MMA_TILE,
-             a->n_entries, a->minmax ? ", minmax" : "");
+    snprintf(why, why_bytes, "serves blocks of one key or of a multiple of %d (got %d%s)", MMA_TILE, a->n_entries,
+             a->minmax ? ", minmax" : "");
   else if (a->rank % 8)
     snprintf(why, why_bytes, "rank must be a multiple of 8 (got %d)", a->rank);
   else if (group > MMA_COLUMNS)
@@ -282,12 +276,10 @@ static int plan_mma(const void *args, const kernel_caps *caps, kernel_launch *ou
   const tide_score_blocks_args *a = args;
   if (!a->n_rows || !a->n_blocks) return 0;
   bool means = a->n_entries == 1;
-  int64_t n_groups = ceil_div(a->n_rows, rows_together(a)), warps = mma_warps(a),
-          n_ctas = 2 * caps->n_processors;
-  int64_t parts = means ? n_parts(ceil_div(a->n_blocks, MMA_TILE), 1, n_ctas, n_groups)
-                        : n_parts(a->n_blocks, warps, n_ctas, n_groups);
-  fill(out, "score_blocks_mma", entries[means][a->mass != 0], n_groups, parts, warps,
-       mma_smem_bytes(a, warps));
+  int64_t n_groups = ceil_div(a->n_rows, rows_together(a)), warps = mma_warps(a), n_ctas = 2 * caps->n_processors;
+  int64_t parts =
+      means ? n_parts(ceil_div(a->n_blocks, MMA_TILE), 1, n_ctas, n_groups) : n_parts(a->n_blocks, warps, n_ctas, n_groups);
+  fill(out, "score_blocks_mma", entries[means][a->mass != 0], n_groups, parts, warps, mma_smem_bytes(a, warps));
   return plan_mass(a, parts, out);
 }
 

@@ -10,8 +10,7 @@ __device__ static float estimate(const tide_score_blocks_args &a, int64_t row, i
   const bf16 *k = (const bf16 *)a.keys + (kv * a.n_entries + t) * a.rank;
   float sum = 0;
   if (a.minmax)
-    for (int j = 0; j < a.rank; j++)
-      sum += fmaxf(to_f32(q[j]) * to_f32(k[j]), to_f32(q[j]) * to_f32(k[a.rank + j]));
+    for (int j = 0; j < a.rank; j++) sum += fmaxf(to_f32(q[j]) * to_f32(k[j]), to_f32(q[j]) * to_f32(k[a.rank + j]));
   else
     for (int j = 0; j < a.rank; j++) sum = fmaf(to_f32(q[j]), to_f32(k[j]), sum);
   return sum;
@@ -30,8 +29,7 @@ __device__ static float logit(const tide_score_blocks_args &a, int64_t row, int 
   return log_of(s);
 }
 
-extern "C" __global__ void __launch_bounds__(N_WARPS *WARP)
-    score_blocks(const __grid_constant__ tide_score_blocks_args a) {
+extern "C" __global__ void __launch_bounds__(N_WARPS *WARP) score_blocks(const __grid_constant__ tide_score_blocks_args a) {
   let_successor_begin();
   wait_for_predecessor();
   int n_tokens = a.minmax ? 1 : a.n_entries;

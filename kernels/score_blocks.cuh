@@ -68,8 +68,7 @@ template <int N> __device__ inline softmax softmax_add(softmax s, const float (&
 template <int WIDTH, int STEP = 1> __device__ inline softmax softmax_of_lanes(softmax s) {
   float high = s.high;
 #pragma unroll
-  for (int step = WIDTH / 2 * STEP; step >= STEP; step /= 2)
-    high = fmaxf(high, __shfl_xor_sync(ALL_LANES, high, step));
+  for (int step = WIDTH / 2 * STEP; step >= STEP; step /= 2) high = fmaxf(high, __shfl_xor_sync(ALL_LANES, high, step));
   s = {high, s.sum * share_of(s.high, high)};
 #pragma unroll
   for (int step = WIDTH / 2 * STEP; step >= STEP; step /= 2) s.sum += __shfl_xor_sync(ALL_LANES, s.sum, step);
@@ -82,8 +81,7 @@ __device__ inline float held_logit(float x) {
 
 /* The log-sums of this part from its logits, blocks first .. last - 1 of the row, which the CTA's threads
  * wrote. */
-template <int N_WARPS>
-__device__ inline void sum_logits(const tide_score_blocks_args &a, int64_t row, int first, int last) {
+template <int N_WARPS> __device__ inline void sum_logits(const tide_score_blocks_args &a, int64_t row, int first, int last) {
   __shared__ softmax states[N_WARPS][WARP];
   int warp = threadIdx.x / WARP, lane = threadIdx.x % WARP;
   for (int h0 = 0; h0 < a.n_q_heads; h0 += WARP) {

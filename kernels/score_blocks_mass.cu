@@ -17,8 +17,7 @@ __device__ static void sum_my_parts(const tide_score_blocks_args &a, int64_t row
 #pragma unroll
     for (int k = 0; k < BATCH; k++) {
       bool in = part + k * step < gridDim.y && h < a.n_q_heads;
-      unpack(l[k], in ? *(const float4 *)(log_sums_of(a, row, part + k * step) + h)
-                      : make_float4(-INF, -INF, -INF, -INF));
+      unpack(l[k], in ? *(const float4 *)(log_sums_of(a, row, part + k * step) + h) : make_float4(-INF, -INF, -INF, -INF));
     }
     for (int e = 0; e < 4; e++) {
       float mine[BATCH];
@@ -42,8 +41,7 @@ __device__ static void sum_parts(const tide_score_blocks_args &a, int64_t row, f
     __syncthreads();
     int h = 2 * warp + lane / N_WARPS;
     softmax total = softmax_of_lanes<N_WARPS>(states[lane % N_WARPS][h]);
-    if (lane % N_WARPS == 0 && h0 + h < padded_heads(a))
-      sums[h0 + h] = h0 + h < a.n_q_heads ? log_of(total) : INF;
+    if (lane % N_WARPS == 0 && h0 + h < padded_heads(a)) sums[h0 + h] = h0 + h < a.n_q_heads ? log_of(total) : INF;
     __syncthreads();
   }
 }
@@ -71,7 +69,6 @@ extern "C" __global__ void __launch_bounds__(N_WARPS *WARP, 2)
       for (int e = 0; e < 4; e++) total += share_of(l[e], sums[e]);
     }
     total = warp_sum<QUADS>(total) / (float)a.n_q_heads;
-    if (lane % QUADS == 0 && i < a.n_blocks)
-      a.scores[row * a.scores_stride + i] = head0 == head0 ? total : -INF;
+    if (lane % QUADS == 0 && i < a.n_blocks) a.scores[row * a.scores_stride + i] = head0 == head0 ? total : -INF;
   }
 }

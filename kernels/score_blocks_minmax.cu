@@ -54,15 +54,13 @@ struct walk {
 __device__ static void unpack(float (&x)[PIECE], uint4 v) {
   uint32_t words[4] = {v.x, v.y, v.z, v.w};
 #pragma unroll
-  for (int i = 0; i < 4; i++)
-    x[2 * i] = __uint_as_float(words[i] << 16), x[2 * i + 1] = __uint_as_float(words[i] & 0xffff0000u);
+  for (int i = 0; i < 4; i++) x[2 * i] = __uint_as_float(words[i] << 16), x[2 * i + 1] = __uint_as_float(words[i] & 0xffff0000u);
 }
 
 /* The largest estimate of the heads of one kv head; take(j, e) gets the one of each. q: this lane's piece of
  * the first. */
 template <class Take>
-__device__ static void meet(const bounds &b, const uint4 *q, int group, const layout &l, bool has_piece,
-                            Take take) {
+__device__ static void meet(const bounds &b, const uint4 *q, int group, const layout &l, bool has_piece, Take take) {
   float low[PIECE], high[PIECE], query[PIECE];
   unpack(low, b.low);
   unpack(high, b.high);
@@ -107,8 +105,7 @@ template <bool MASS> __device__ inline void score(const tide_score_blocks_args &
     if (!here.ends_block()) continue;
     if (MASS && here.id < 0 && here.i < here.live) logits_of(a, row, here.i)[0] = NOT_VALID;
     float score = warp_max(best);
-    if (!MASS && threadIdx.x % WARP == 0)
-      a.scores[row * a.scores_stride + here.i] = here.id < 0 ? -INF : score;
+    if (!MASS && threadIdx.x % WARP == 0) a.scores[row * a.scores_stride + here.i] = here.id < 0 ? -INF : score;
     best = -INF;
   }
   if (MASS) {

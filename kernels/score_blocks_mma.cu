@@ -28,7 +28,7 @@ __device__ inline int quarter() {
 struct columns {
   int64_t row0;
   int n_rows, n_q_heads, group, n, pack, pairs; /* pairs: what lane / 4 has repeats after so many */
-  int row[2], at[2], kv[2]; /* row in the group of rows; row and head in it; kv head in the pack */
+  int row[2], at[2], kv[2];                     /* row in the group of rows; row and head in it; kv head in the pack */
 
   __device__ columns(const tide_score_blocks_args &a, bool packed) {
     int together = (a.n_rows + gridDim.x - 1) / gridDim.x;
@@ -69,8 +69,8 @@ template <bool MEANS> struct key_stream {
   bool absent[2];
 
   __device__ key_stream(const tide_score_blocks_args &args, int block_id, unsigned units)
-      : a(args), id(block_id), n_chunks((args.rank + CHUNK - 1) / CHUNK), chunks_left(n_chunks),
-        tiles_left(0), ahead(units), absent{false, false} {
+      : a(args), id(block_id), n_chunks((args.rank + CHUNK - 1) / CHUNK), chunks_left(n_chunks), tiles_left(0),
+        ahead(units), absent{false, false} {
     int past = (n_chunks - 1) * CHUNK;
     tile_step = (MEANS ? 1 : TILE) * a.rank - past;
     tiles_per_unit = MEANS ? a.n_kv_heads : a.n_kv_heads * (a.n_entries / TILE);
@@ -175,8 +175,7 @@ struct tokens_max {
       if (lane_id() == r) mine = high;
     }
     int64_t row = cols.row0 + lane_id();
-    if (lane_id() < cols.n_rows)
-      a.scores[row * a.scores_stride + u.first] = u.first < live_blocks(a, row) ? mine : -INF;
+    if (lane_id() < cols.n_rows) a.scores[row * a.scores_stride + u.first] = u.first < live_blocks(a, row) ? mine : -INF;
     best[0] = best[1] = -INF;
   }
   __device__ void end() {}
@@ -188,8 +187,7 @@ struct means_max {
   const columns &cols;
   float best[2][4];
 
-  __device__ means_max(const tide_score_blocks_args &args, const columns &columns, softmax *)
-      : a(args), cols(columns) {
+  __device__ means_max(const tide_score_blocks_args &args, const columns &columns, softmax *) : a(args), cols(columns) {
     clear();
   }
   __device__ void clear() {
@@ -214,8 +212,7 @@ struct means_max {
         float high = fmaxf(cols.row[0] == r ? best[0][k] : -INF, cols.row[1] == r ? best[1][k] : -INF);
         for (int step = 4; step < WARP; step *= 2) high = fmaxf(high, __shfl_xor_sync(ALL_LANES, high, step));
         int b = key_of(k), i = u.first + b;
-        if (lane_id() < 4 && b < u.n)
-          a.scores[row * a.scores_stride + i] = u.has(b) && i < live ? high : -INF;
+        if (lane_id() < 4 && b < u.n) a.scores[row * a.scores_stride + i] = u.has(b) && i < live ? high : -INF;
       }
     }
     clear();
@@ -275,8 +272,7 @@ struct mass {
     for (int i = threadIdx.x; i < n; i += blockDim.x) {
       float high = -INF, sum = 0;
       for (int w = 0; w < blockDim.x / WARP; w++) high = fmaxf(high, all[w * n + i].high);
-      for (int w = 0; w < blockDim.x / WARP; w++)
-        sum += all[w * n + i].sum * share_of(all[w * n + i].high, high);
+      for (int w = 0; w < blockDim.x / WARP; w++) sum += all[w * n + i].sum * share_of(all[w * n + i].high, high);
       log_sums_of(a, cols.row0 + i / a.n_q_heads, blockIdx.y)[i % a.n_q_heads] = log_of({high, sum});
     }
   }
@@ -312,8 +308,7 @@ struct tokens_mass : mass {
 struct means_mass : mass {
   static constexpr bool PACKED = true, MEANS = true;
 
-  __device__ means_mass(const tide_score_blocks_args &args, const columns &columns, softmax *all)
-      : mass(args, columns, all) {}
+  __device__ means_mass(const tide_score_blocks_args &args, const columns &columns, softmax *all) : mass(args, columns, all) {}
   __device__ void take(const float (&c)[2][4], const unit &u, int kv, bool) {
     if (!gather(c, kv)) return;
     softmax s[2];
@@ -368,8 +363,8 @@ struct share {
 /* The blocks first .. first + 31 below last. queries: this lane's of the first step. ready() is called once
  * keys flow. */
 template <class Result, class Ready>
-__device__ static void score_run(const tide_score_blocks_args &a, const columns &cols, uint32_t queries,
-                                 uint32_t ring, Result &result, int first, int last, Ready ready) {
+__device__ static void score_run(const tide_score_blocks_args &a, const columns &cols, uint32_t queries, uint32_t ring,
+                                 Result &result, int first, int last, Ready ready) {
   constexpr int UNIT = Result::MEANS ? TILE : 1;
   int mine = first + lane_id(), id = mine < last ? valid_block(a, cols.row0, mine) : -1;
   unsigned valid = __ballot_sync(ALL_LANES, id >= 0), units = valid;
@@ -453,10 +448,9 @@ template <class Result> __device__ inline void score(const tide_score_blocks_arg
       for (int r = 0; r < cols.n_rows; r++) result.reject(cols.row0 + r, i);
 }
 
-#define ENTRY(NAME, RESULT)                                                                                  \
-  extern "C" __global__ void __launch_bounds__(MAX_WARPS *WARP, 2)                                           \
-      NAME(const __grid_constant__ tide_score_blocks_args a) {                                               \
-    score<RESULT>(a);                                                                                        \
+#define ENTRY(NAME, RESULT)                                                                                                      \
+  extern "C" __global__ void __launch_bounds__(MAX_WARPS *WARP, 2) NAME(const __grid_constant__ tide_score_blocks_args a) {      \
+    score<RESULT>(a);                                                                                                            \
   }
 ENTRY(score_blocks_tokens, tokens_max)
 ENTRY(score_blocks_tokens_logits, tokens_mass)

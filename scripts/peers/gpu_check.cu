@@ -24,10 +24,10 @@ extern "C" {
 #include "kernel.h"
 }
 
-#define MUST(call)                                                                                           \
-  do {                                                                                                       \
-    cudaError_t error = (call);                                                                              \
-    if (error) printf("%s:%d: %s: %s\n", __FILE__, __LINE__, #call, cudaGetErrorString(error)), exit(1);     \
+#define MUST(call)                                                                                                               \
+  do {                                                                                                                           \
+    cudaError_t error = (call);                                                                                                  \
+    if (error) printf("%s:%d: %s: %s\n", __FILE__, __LINE__, #call, cudaGetErrorString(error)), exit(1);                         \
   } while (0)
 
 static std::string folder;
@@ -42,8 +42,8 @@ static const void *find_entry(const kernel_launch &l) {
   static std::map<std::string, const void *> entries;
   if (entries.count(l.entry)) return entries[l.entry];
   if (!libraries.count(l.fatbin))
-    MUST(cudaLibraryLoadFromFile(&libraries[l.fatbin], (folder + "/" + l.fatbin + ".cubin").c_str(), NULL,
-                                 NULL, 0, NULL, NULL, 0));
+    MUST(cudaLibraryLoadFromFile(&libraries[l.fatbin], (folder + "/" + l.fatbin + ".cubin").c_str(), NULL, NULL, 0, NULL, NULL,
+                                 0));
   cudaKernel_t entry;
   MUST(cudaLibraryGetKernel(&entry, libraries[l.fatbin], l.entry));
   cudaFuncAttributes attributes;
@@ -86,8 +86,7 @@ static void run_reference(const kernel &k, const void *args) {
     int64_t n = k.n_items(args, phase), n_threads = std::min<int64_t>(n, std::thread::hardware_concurrency());
     std::vector<std::thread> threads;
     for (int64_t t = 0; t < n_threads; t++)
-      threads.emplace_back(
-          [&, t] { k.variants[0].run(args, phase, n * t / n_threads, n * (t + 1) / n_threads); });
+      threads.emplace_back([&, t] { k.variants[0].run(args, phase, n * t / n_threads, n * (t + 1) / n_threads); });
     for (auto &t : threads) t.join();
   }
 }
@@ -138,22 +137,19 @@ static int32_t below(int64_t n) {
 
 static void report(const std::string &what, double worst, size_t n_wrong, size_t first, size_t n) {
   n_done++;
-  if (n_wrong)
-    n_bad++, printf("WRONG %s: %zu of %zu differ, first at %zu, worst %.3g\n", what.c_str(), n_wrong, n,
-                    first, worst);
+  if (n_wrong) n_bad++, printf("WRONG %s: %zu of %zu differ, first at %zu, worst %.3g\n", what.c_str(), n_wrong, n, first, worst);
 }
 
 /* got may differ from want by absolute + relative |want|; NaN equals NaN, infinities and poison equal
  * themselves. */
 template <class T, class Value>
-static void compare(const std::string &what, const std::vector<T> &got, const std::vector<T> &want,
-                    Value value, double absolute, double relative) {
+static void compare(const std::string &what, const std::vector<T> &got, const std::vector<T> &want, Value value, double absolute,
+                    double relative) {
   double worst = 0;
   size_t n_wrong = 0, first = 0;
   for (size_t i = 0; i < want.size(); i++) {
     double g = value(got[i]), w = value(want[i]), d = fabs(g - w);
-    bool good =
-        !memcmp(&got[i], &want[i], sizeof(T)) || (g != g && w != w) || d <= absolute + relative * fabs(w);
+    bool good = !memcmp(&got[i], &want[i], sizeof(T)) || (g != g && w != w) || d <= absolute + relative * fabs(w);
     if (good && d == d && !std::isinf(d)) worst = std::max(worst, d);
     if (good) continue;
     if (!n_wrong++) first = i, printf("  %s: at %zu got %.9g, want %.9g\n", what.c_str(), i, g, w);
@@ -172,8 +168,7 @@ struct project_case {
 static void check_project(const project_case &c, const char *variant) {
   int n_x = c.n_blocks + 3, n_y = c.n_blocks + 5;
   tide_lowrank_project_args a = {};
-  a.x_dtype = c.dtype, a.n_blocks = c.n_blocks, a.block_size = c.block_size, a.n_heads = c.n_heads,
-  a.n_maps = c.n_maps;
+  a.x_dtype = c.dtype, a.n_blocks = c.n_blocks, a.block_size = c.block_size, a.n_heads = c.n_heads, a.n_maps = c.n_maps;
   a.head_dim = c.head_dim, a.rank = c.rank, a.n_x_blocks = n_x, a.n_y_blocks = n_y, a.first_y = 2;
   a.x_head_stride = c.head_dim + c.pad, a.x_token_stride = a.x_head_stride * c.n_heads,
   a.x_block_stride = a.x_token_stride * c.block_size;
@@ -185,8 +180,7 @@ static void check_project(const project_case &c, const char *variant) {
   array<uint8_t> written(n_y);
   randomize(x.host, 1, c.strange && c.dtype == DT_BF16);
   if (c.dtype == DT_F32)
-    for (size_t i = 0; i < x.host.size() / 2; i++)
-      ((float *)x.host.data())[i] = (float)below(20001) * 1e-4f - 1;
+    for (size_t i = 0; i < x.host.size() / 2; i++) ((float *)x.host.data())[i] = (float)below(20001) * 1e-4f - 1;
   if (c.dtype == DT_F16)
     for (auto &v : x.host) v = (uint16_t)((v & 0x8000) | (0x3000 + below(0xc00)));
   randomize(p.host, 0.2f);
@@ -207,9 +201,9 @@ static void check_project(const project_case &c, const char *variant) {
     a.y_blocks = !c.lists ? NULL : device ? ys.device : ys.host.data();
   };
   char what[200], why[256] = "";
-  snprintf(what, sizeof what, "project %s: blocks %d x %d, heads %d/%d, %d -> %d%s%s%s dtype %d pad %d",
-           variant, c.n_blocks, c.block_size, c.n_heads, c.n_maps, c.head_dim, c.rank,
-           c.lists ? " lists" : "", c.bias ? " bias" : "", c.strange ? " strange" : "", c.dtype, c.pad);
+  snprintf(what, sizeof what, "project %s: blocks %d x %d, heads %d/%d, %d -> %d%s%s%s dtype %d pad %d", variant, c.n_blocks,
+           c.block_size, c.n_heads, c.n_maps, c.head_dim, c.rank, c.lists ? " lists" : "", c.bias ? " bias" : "",
+           c.strange ? " strange" : "", c.dtype, c.pad);
   point(true);
   const kernel_variant *v = variant_of(kernel_lowrank_project, variant);
   if (v->refuse && v->refuse(&a, why, sizeof why)) {
@@ -224,8 +218,7 @@ static void check_project(const project_case &c, const char *variant) {
   bool exact = !strcmp(variant, "cuda");
   compare(what, y.download(), y.host, from_bf16, exact ? 0 : 1e-5, exact ? 0 : 1 / 128.0);
   compare(
-      std::string(what) + " written", written.download(), written.host, [](uint8_t v) { return (double)v; },
-      0, 0);
+      std::string(what) + " written", written.download(), written.host, [](uint8_t v) { return (double)v; }, 0, 0);
 }
 
 struct score_case {
@@ -236,13 +229,10 @@ struct score_case {
 static void check_score(const score_case &c, const char *variant, bool mass) {
   int n_pool = c.n_blocks + 7;
   tide_score_blocks_args a = {};
-  a.n_rows = c.n_rows, a.n_q_heads = c.n_q_heads, a.n_kv_heads = c.n_kv_heads, a.rank = c.rank,
-  a.n_entries = c.n_entries;
-  a.n_pool = n_pool, a.n_blocks = c.n_blocks, a.first_block = 3, a.minmax = c.minmax, a.mass = mass,
-  a.scale = 0.25f;
+  a.n_rows = c.n_rows, a.n_q_heads = c.n_q_heads, a.n_kv_heads = c.n_kv_heads, a.rank = c.rank, a.n_entries = c.n_entries;
+  a.n_pool = n_pool, a.n_blocks = c.n_blocks, a.first_block = 3, a.minmax = c.minmax, a.mass = mass, a.scale = 0.25f;
   a.blocks_stride = c.shared_list ? 0 : c.n_blocks + 1, a.scores_stride = c.n_blocks + 2;
-  array<uint16_t> q((size_t)c.n_rows * c.n_q_heads * c.rank),
-      keys((size_t)n_pool * c.n_kv_heads * c.n_entries * c.rank);
+  array<uint16_t> q((size_t)c.n_rows * c.n_q_heads * c.rank), keys((size_t)n_pool * c.n_kv_heads * c.n_entries * c.rank);
   array<uint8_t> written(n_pool);
   array<int32_t> blocks((size_t)c.n_rows * (c.n_blocks + 1)), lengths(c.n_rows);
   array<float> scores((size_t)c.n_rows * (c.n_blocks + 2));
@@ -266,10 +256,10 @@ static void check_score(const score_case &c, const char *variant, bool mass) {
     a.lengths = !c.lengths ? NULL : device ? lengths.device : lengths.host.data();
   };
   char what[200], why[256] = "";
-  snprintf(what, sizeof what, "score %s %s: rows %d, heads %d/%d, rank %d, entries %d%s, blocks %d%s%s%s%s%s",
-           variant, mass ? "mass" : "max", c.n_rows, c.n_q_heads, c.n_kv_heads, c.rank, c.n_entries,
-           c.minmax ? " minmax" : "", c.n_blocks, c.lists ? " lists" : "", c.shared_list ? " shared" : "",
-           c.lengths ? " lengths" : "", c.written ? " written" : "", c.strange ? " strange" : "");
+  snprintf(what, sizeof what, "score %s %s: rows %d, heads %d/%d, rank %d, entries %d%s, blocks %d%s%s%s%s%s", variant,
+           mass ? "mass" : "max", c.n_rows, c.n_q_heads, c.n_kv_heads, c.rank, c.n_entries, c.minmax ? " minmax" : "", c.n_blocks,
+           c.lists ? " lists" : "", c.shared_list ? " shared" : "", c.lengths ? " lengths" : "", c.written ? " written" : "",
+           c.strange ? " strange" : "");
   point(true);
   const kernel_variant *v = variant_of(kernel_score_blocks, variant);
   if (v->refuse && v->refuse(&a, why, sizeof why)) {
@@ -291,16 +281,15 @@ static void check_score(const score_case &c, const char *variant, bool mass) {
 }
 
 static void check_all() {
-  const project_case projects[] = {
-      {1, 16, 8, 1, 128, 32, 0, 0, 0, DT_BF16, 0},   {1, 1, 32, 1, 128, 32, 0, 0, 0, DT_BF16, 0},
-      {1, 1, 32, 8, 128, 32, 0, 1, 0, DT_BF16, 0},   {9, 1, 32, 8, 128, 32, 1, 1, 0, DT_BF16, 8},
-      {77, 16, 8, 1, 128, 32, 1, 0, 1, DT_BF16, 0},  {77, 16, 8, 8, 128, 32, 1, 1, 0, DT_BF16, 16},
-      {300, 16, 8, 1, 128, 32, 0, 0, 1, DT_BF16, 0}, {300, 16, 8, 8, 128, 32, 1, 1, 0, DT_BF16, 0},
-      {301, 5, 3, 1, 128, 48, 1, 1, 0, DT_BF16, 8},  {301, 5, 6, 3, 64, 16, 1, 1, 0, DT_BF16, 0},
-      {150, 16, 2, 2, 256, 64, 0, 0, 0, DT_BF16, 0}, {150, 16, 2, 1, 256, 16, 1, 1, 0, DT_BF16, 0},
-      {200, 32, 4, 1, 64, 64, 0, 1, 0, DT_BF16, 0},  {200, 16, 4, 1, 128, 128, 0, 1, 0, DT_BF16, 0},
-      {3, 7, 5, 5, 64, 32, 1, 1, 0, DT_BF16, 8},     {2, 16, 2, 1, 256, 112, 0, 0, 0, DT_BF16, 0},
-      {8192, 16, 8, 1, 128, 32, 0, 0, 0, DT_BF16, 0}};
+  const project_case projects[] = {{1, 16, 8, 1, 128, 32, 0, 0, 0, DT_BF16, 0},   {1, 1, 32, 1, 128, 32, 0, 0, 0, DT_BF16, 0},
+                                   {1, 1, 32, 8, 128, 32, 0, 1, 0, DT_BF16, 0},   {9, 1, 32, 8, 128, 32, 1, 1, 0, DT_BF16, 8},
+                                   {77, 16, 8, 1, 128, 32, 1, 0, 1, DT_BF16, 0},  {77, 16, 8, 8, 128, 32, 1, 1, 0, DT_BF16, 16},
+                                   {300, 16, 8, 1, 128, 32, 0, 0, 1, DT_BF16, 0}, {300, 16, 8, 8, 128, 32, 1, 1, 0, DT_BF16, 0},
+                                   {301, 5, 3, 1, 128, 48, 1, 1, 0, DT_BF16, 8},  {301, 5, 6, 3, 64, 16, 1, 1, 0, DT_BF16, 0},
+                                   {150, 16, 2, 2, 256, 64, 0, 0, 0, DT_BF16, 0}, {150, 16, 2, 1, 256, 16, 1, 1, 0, DT_BF16, 0},
+                                   {200, 32, 4, 1, 64, 64, 0, 1, 0, DT_BF16, 0},  {200, 16, 4, 1, 128, 128, 0, 1, 0, DT_BF16, 0},
+                                   {3, 7, 5, 5, 64, 32, 1, 1, 0, DT_BF16, 8},     {2, 16, 2, 1, 256, 112, 0, 0, 0, DT_BF16, 0},
+                                   {8192, 16, 8, 1, 128, 32, 0, 0, 0, DT_BF16, 0}};
   for (auto &c : projects) check_project(c, "mma"), check_project(c, "cuda");
   const project_case general[] = {{5, 16, 3, 1, 96, 24, 1, 1, 0, DT_F32, 1},
                                   {5, 16, 3, 3, 33, 7, 1, 1, 0, DT_F16, 5},
@@ -309,32 +298,29 @@ static void check_all() {
                                   {600, 2, 2, 1, 1, 1, 1, 0, 0, DT_BF16, 0}};
   for (auto &c : general) check_project(c, "cuda");
 
-  const score_case scores[] = {
-      {1, 32, 8, 32, 16, 1, 0, 0, 0, 0, 0, 0},    {1, 32, 8, 32, 16, 100, 0, 0, 0, 1, 0, 0},
-      {1, 32, 8, 32, 16, 8192, 0, 0, 0, 0, 0, 0}, {1, 32, 8, 32, 16, 8191, 1, 0, 1, 1, 0, 1},
-      {1, 24, 2, 32, 16, 3000, 1, 0, 1, 1, 0, 1}, {5, 32, 8, 32, 16, 777, 1, 1, 1, 1, 0, 1},
-      {5, 32, 8, 32, 16, 777, 1, 0, 1, 1, 0, 1},  {64, 32, 8, 32, 16, 300, 0, 0, 0, 1, 0, 0},
-      {3, 8, 8, 64, 16, 333, 0, 0, 1, 1, 0, 0},   {17, 8, 8, 16, 16, 97, 0, 0, 1, 1, 0, 0},
-      {2, 16, 1, 128, 16, 500, 1, 1, 1, 1, 0, 0}, {1, 6, 2, 48, 32, 400, 1, 0, 1, 1, 0, 1},
-      {2, 15, 3, 80, 48, 222, 1, 0, 1, 1, 0, 0},  {3, 7, 7, 96, 16, 222, 0, 0, 1, 1, 0, 0},
-      {2, 12, 4, 112, 64, 50, 1, 1, 1, 1, 0, 1},  {7, 24, 2, 32, 16, 120, 0, 0, 0, 0, 0, 0},
-      {1, 64, 64, 32, 16, 100, 0, 0, 0, 1, 0, 0}, {4, 32, 8, 32, 16, 64, 1, 0, 1, 1, 0, 0},
-      {1, 32, 8, 24, 16, 700, 0, 0, 1, 1, 0, 1},  {3, 9, 3, 8, 16, 90, 1, 1, 1, 1, 0, 1},
-      {1, 10, 2, 40, 32, 77, 0, 0, 0, 1, 0, 1},   {1, 32, 32, 256, 16, 40, 1, 0, 1, 0, 0, 0},
-      {1, 16, 16, 32, 16, 5000, 0, 0, 1, 1, 0, 1}};
-  const score_case means[] = {
-      {1, 32, 8, 128, 1, 1, 0, 0, 0, 0, 0, 0},    {1, 32, 8, 128, 1, 8192, 0, 0, 0, 0, 0, 0},
-      {1, 32, 8, 32, 1, 8191, 1, 0, 1, 1, 0, 1},  {1, 9, 3, 64, 1, 3000, 1, 0, 1, 1, 0, 1},
-      {5, 32, 8, 64, 1, 777, 1, 1, 1, 1, 0, 1},   {5, 32, 8, 128, 1, 777, 1, 0, 1, 1, 0, 1},
-      {2, 16, 2, 128, 1, 17, 0, 0, 1, 1, 0, 1},   {4, 12, 4, 48, 1, 500, 0, 0, 1, 1, 0, 1},
-      {3, 7, 7, 16, 1, 333, 1, 1, 1, 1, 0, 0},    {17, 5, 1, 24, 1, 97, 0, 0, 1, 1, 0, 1},
-      {1, 32, 32, 128, 1, 400, 0, 0, 1, 1, 0, 1}, {1, 64, 64, 256, 1, 90, 0, 0, 0, 1, 0, 0},
-      {64, 32, 8, 32, 1, 300, 0, 0, 0, 1, 0, 0},  {1, 32, 8, 128, 1, 70000, 0, 0, 1, 1, 0, 1}};
-  const score_case bounds[] = {
-      {1, 32, 8, 128, 2, 1, 0, 0, 0, 0, 1, 0},  {1, 32, 8, 128, 2, 8192, 0, 0, 0, 0, 1, 0},
-      {1, 9, 3, 64, 2, 3000, 1, 0, 1, 1, 1, 1}, {5, 32, 8, 32, 2, 777, 1, 1, 1, 1, 1, 1},
-      {3, 12, 4, 48, 2, 500, 1, 0, 1, 1, 1, 1}, {2, 7, 7, 256, 2, 333, 0, 0, 1, 1, 1, 1},
-      {17, 5, 1, 24, 2, 97, 0, 0, 1, 1, 1, 1},  {1, 64, 64, 8, 2, 400, 0, 0, 1, 1, 1, 0}};
+  const score_case scores[] = {{1, 32, 8, 32, 16, 1, 0, 0, 0, 0, 0, 0},    {1, 32, 8, 32, 16, 100, 0, 0, 0, 1, 0, 0},
+                               {1, 32, 8, 32, 16, 8192, 0, 0, 0, 0, 0, 0}, {1, 32, 8, 32, 16, 8191, 1, 0, 1, 1, 0, 1},
+                               {1, 24, 2, 32, 16, 3000, 1, 0, 1, 1, 0, 1}, {5, 32, 8, 32, 16, 777, 1, 1, 1, 1, 0, 1},
+                               {5, 32, 8, 32, 16, 777, 1, 0, 1, 1, 0, 1},  {64, 32, 8, 32, 16, 300, 0, 0, 0, 1, 0, 0},
+                               {3, 8, 8, 64, 16, 333, 0, 0, 1, 1, 0, 0},   {17, 8, 8, 16, 16, 97, 0, 0, 1, 1, 0, 0},
+                               {2, 16, 1, 128, 16, 500, 1, 1, 1, 1, 0, 0}, {1, 6, 2, 48, 32, 400, 1, 0, 1, 1, 0, 1},
+                               {2, 15, 3, 80, 48, 222, 1, 0, 1, 1, 0, 0},  {3, 7, 7, 96, 16, 222, 0, 0, 1, 1, 0, 0},
+                               {2, 12, 4, 112, 64, 50, 1, 1, 1, 1, 0, 1},  {7, 24, 2, 32, 16, 120, 0, 0, 0, 0, 0, 0},
+                               {1, 64, 64, 32, 16, 100, 0, 0, 0, 1, 0, 0}, {4, 32, 8, 32, 16, 64, 1, 0, 1, 1, 0, 0},
+                               {1, 32, 8, 24, 16, 700, 0, 0, 1, 1, 0, 1},  {3, 9, 3, 8, 16, 90, 1, 1, 1, 1, 0, 1},
+                               {1, 10, 2, 40, 32, 77, 0, 0, 0, 1, 0, 1},   {1, 32, 32, 256, 16, 40, 1, 0, 1, 0, 0, 0},
+                               {1, 16, 16, 32, 16, 5000, 0, 0, 1, 1, 0, 1}};
+  const score_case means[] = {{1, 32, 8, 128, 1, 1, 0, 0, 0, 0, 0, 0},    {1, 32, 8, 128, 1, 8192, 0, 0, 0, 0, 0, 0},
+                              {1, 32, 8, 32, 1, 8191, 1, 0, 1, 1, 0, 1},  {1, 9, 3, 64, 1, 3000, 1, 0, 1, 1, 0, 1},
+                              {5, 32, 8, 64, 1, 777, 1, 1, 1, 1, 0, 1},   {5, 32, 8, 128, 1, 777, 1, 0, 1, 1, 0, 1},
+                              {2, 16, 2, 128, 1, 17, 0, 0, 1, 1, 0, 1},   {4, 12, 4, 48, 1, 500, 0, 0, 1, 1, 0, 1},
+                              {3, 7, 7, 16, 1, 333, 1, 1, 1, 1, 0, 0},    {17, 5, 1, 24, 1, 97, 0, 0, 1, 1, 0, 1},
+                              {1, 32, 32, 128, 1, 400, 0, 0, 1, 1, 0, 1}, {1, 64, 64, 256, 1, 90, 0, 0, 0, 1, 0, 0},
+                              {64, 32, 8, 32, 1, 300, 0, 0, 0, 1, 0, 0},  {1, 32, 8, 128, 1, 70000, 0, 0, 1, 1, 0, 1}};
+  const score_case bounds[] = {{1, 32, 8, 128, 2, 1, 0, 0, 0, 0, 1, 0},  {1, 32, 8, 128, 2, 8192, 0, 0, 0, 0, 1, 0},
+                               {1, 9, 3, 64, 2, 3000, 1, 0, 1, 1, 1, 1}, {5, 32, 8, 32, 2, 777, 1, 1, 1, 1, 1, 1},
+                               {3, 12, 4, 48, 2, 500, 1, 0, 1, 1, 1, 1}, {2, 7, 7, 256, 2, 333, 0, 0, 1, 1, 1, 1},
+                               {17, 5, 1, 24, 2, 97, 0, 0, 1, 1, 1, 1},  {1, 64, 64, 8, 2, 400, 0, 0, 1, 1, 1, 0}};
   const score_case other[] = {{2, 12, 4, 24, 5, 300, 1, 0, 1, 1, 0, 1},
                               {1, 32, 8, 32, 1, 999, 0, 0, 0, 1, 0, 0},
                               {3, 32, 8, 32, 2, 500, 1, 1, 1, 1, 1, 0},
@@ -385,8 +371,7 @@ static double median_us(const step &enqueue, int n_steps, int n_replays = 21) {
 __global__ void nothing() {}
 
 __global__ void fill_random(uint32_t *out, int64_t n, uint32_t seed) {
-  for (int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; i < n;
-       i += (int64_t)gridDim.x * blockDim.x) {
+  for (int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; i < n; i += (int64_t)gridDim.x * blockDim.x) {
     uint64_t x = ((uint64_t)seed << 40 | (uint64_t)i) * 0x9e3779b97f4a7c15ull;
     x = (x ^ x >> 31) * 0xbf58476d1ce4e5b9ull;
     out[i] = (uint32_t)(x >> 29) & 0x83ff83ffu | 0x3c003c00u; /* bf16 of magnitude 2^-7 to 2 */
@@ -428,36 +413,30 @@ static void measure_ceilings() {
   const int64_t n = 1ll << 29;
   double best = 1e9, copy_us = 1e9;
   for (int ctas : {132, 264, 528, 1056, 2112, 4224, 16896})
-    best = std::min(best, median_us(
-                              [&](int i) {
-                                read_all<<<ctas, 512, 0, stream>>>((const uint4 *)(pool + i % 4 * n), n / 16,
-                                                                   (uint32_t *)outputs);
-                              },
-                              8));
+    best = std::min(
+        best,
+        median_us(
+            [&](int i) { read_all<<<ctas, 512, 0, stream>>>((const uint4 *)(pool + i % 4 * n), n / 16, (uint32_t *)outputs); },
+            8));
   double memcpy_us = median_us(
-      [&](int i) {
-        MUST(cudaMemcpyAsync(outputs + i % 2 * n, pool + i % 4 * n, n, cudaMemcpyDeviceToDevice, stream));
-      },
-      8);
+      [&](int i) { MUST(cudaMemcpyAsync(outputs + i % 2 * n, pool + i % 4 * n, n, cudaMemcpyDeviceToDevice, stream)); }, 8);
   for (int ctas : {264, 528, 1056, 2112, 4224, 16896, 65536})
-    copy_us =
-        std::min(copy_us, median_us(
-                              [&](int i) {
-                                copy_all<<<ctas, 512, 0, stream>>>((const uint4 *)(pool + i % 4 * n),
-                                                                   (uint4 *)(outputs + i % 2 * n), n / 16);
-                              },
-                              8));
+    copy_us = std::min(copy_us, median_us(
+                                    [&](int i) {
+                                      copy_all<<<ctas, 512, 0, stream>>>((const uint4 *)(pool + i % 4 * n),
+                                                                         (uint4 *)(outputs + i % 2 * n), n / 16);
+                                    },
+                                    8));
   read_rate = (double)n / best;
   copy_rate = 2.0 * (double)n / std::min(memcpy_us, copy_us);
   empty_us = median_us([&](int) { nothing<<<1, 32, 0, stream>>>(); }, 200);
-  printf("ceilings: read %.3f TB/s, copy %.3f TB/s (memcpy %.3f, kernel %.3f), empty graph node %.2f us\n",
-         read_rate * 1e-6, copy_rate * 1e-6, 2e-6 * (double)n / memcpy_us, 2e-6 * (double)n / copy_us,
-         empty_us);
+  printf("ceilings: read %.3f TB/s, copy %.3f TB/s (memcpy %.3f, kernel %.3f), empty graph node %.2f us\n", read_rate * 1e-6,
+         copy_rate * 1e-6, 2e-6 * (double)n / memcpy_us, 2e-6 * (double)n / copy_us, empty_us);
 }
 
 static void row(const char *what, const char *how, double us, double floor_us) {
-  printf("%-34s %-26s %9.2f us   floor %7.2f   %5.2f x floor   %5.2f x (floor + node)\n", what, how, us,
-         floor_us, us / floor_us, us / (floor_us + empty_us));
+  printf("%-34s %-26s %9.2f us   floor %7.2f   %5.2f x floor   %5.2f x (floor + node)\n", what, how, us, floor_us, us / floor_us,
+         us / (floor_us + empty_us));
 }
 
 static std::vector<kernel_launch> with_grid(std::vector<kernel_launch> plan, int axis, int64_t n, int block) {
@@ -474,8 +453,8 @@ struct project_bench {
   int64_t x_bytes, y_bytes;
 
   project_bench(int n_blocks, int block_size, int n_heads, int n_maps) {
-    a.x_dtype = DT_BF16, a.n_blocks = a.n_x_blocks = a.n_y_blocks = n_blocks, a.block_size = block_size,
-    a.n_heads = n_heads, a.n_maps = n_maps;
+    a.x_dtype = DT_BF16, a.n_blocks = a.n_x_blocks = a.n_y_blocks = n_blocks, a.block_size = block_size, a.n_heads = n_heads,
+    a.n_maps = n_maps;
     a.head_dim = 128, a.rank = 32, a.x_head_stride = 128, a.x_token_stride = 128 * n_heads,
     a.x_block_stride = a.x_token_stride * block_size;
     a.p = (const uint16_t *)(outputs + OUTPUT_BYTES - (1 << 20));
@@ -501,8 +480,7 @@ struct score_bench {
 
   score_bench(int n_blocks, int n_rows, bool mass, int n_entries = 16, int rank = 32) {
     a.n_rows = n_rows, a.n_q_heads = 32, a.n_kv_heads = 8, a.rank = rank, a.n_entries = n_entries;
-    a.n_pool = a.n_blocks = n_blocks, a.mass = mass, a.minmax = n_entries == 2, a.scale = 0.1f,
-    a.scores_stride = n_blocks;
+    a.n_pool = a.n_blocks = n_blocks, a.mass = mass, a.minmax = n_entries == 2, a.scale = 0.1f, a.scores_stride = n_blocks;
     key_bytes = (int64_t)n_blocks * 8 * n_entries * rank * 2;
     n_sets = (int)std::max<int64_t>(1, std::min<int64_t>(32, POOL_BYTES / key_bytes));
     a.q = (const uint16_t *)(outputs + OUTPUT_BYTES - (1 << 20)), a.scratch = (float *)(outputs + (1 << 28));
@@ -530,8 +508,7 @@ static void bench_project(bool tune) {
     row(what, "overlapping", b.time(plan, true), b.floor_us());
     for (int ctas : {132, 264, 396, 528, 1056, 2112, 4096})
       if (tune)
-        row(what, ("ctas " + std::to_string(ctas)).c_str(),
-            b.time(with_grid(plan, 0, ctas / n_maps, 0), false), b.floor_us());
+        row(what, ("ctas " + std::to_string(ctas)).c_str(), b.time(with_grid(plan, 0, ctas / n_maps, 0), false), b.floor_us());
   }
   struct {
     const char *what;
@@ -551,8 +528,7 @@ static void bench_project(bool tune) {
     for (int warps : {1, 2, 4, 8})
       if (tune && strstr(plan[0].entry, "spread"))
         row(s.what, ("warps " + std::to_string(warps)).c_str(),
-            b.time(with_grid(plan, 0, std::max<int64_t>(1, plan[0].grid[0] * 4 / warps), warps * 32), false),
-            b.floor_us());
+            b.time(with_grid(plan, 0, std::max<int64_t>(1, plan[0].grid[0] * 4 / warps), warps * 32), false), b.floor_us());
   }
 }
 
@@ -562,16 +538,14 @@ static void bench_scores(const char *what, const char *variant, score_bench b, b
   row(what, "overlapping", b.time(plan, true), b.floor_us());
   for (int parts : {132, 198, 264, 396, 528, 792, 1024})
     if (tune && b.a.n_blocks >= 8192 && b.a.n_rows == 1)
-      row(what, ("parts " + std::to_string(parts)).c_str(), b.time(with_grid(plan, 1, parts, 0), false),
-          b.floor_us());
+      row(what, ("parts " + std::to_string(parts)).c_str(), b.time(with_grid(plan, 1, parts, 0), false), b.floor_us());
 }
 
 /* The predictor's two launches. */
 static void bench_q_then_score(const char *what, int n_blocks, bool mass) {
   project_bench p(1, 1, 32, 1);
   score_bench b(n_blocks, 1, mass);
-  auto project = plan_of(kernel_lowrank_project, "mma", &p.a),
-       score = plan_of(kernel_score_blocks, "mma", &b.a);
+  auto project = plan_of(kernel_lowrank_project, "mma", &p.a), score = plan_of(kernel_score_blocks, "mma", &b.a);
   p.a.x = pool, p.a.y = (uint16_t *)b.a.q;
   for (int overlap = 0; overlap < 2; overlap++) {
     auto scores = b.steps(score, overlap);
@@ -603,8 +577,7 @@ static void bench_score(bool tune) {
                {"128k, bounds of 32", 8192, 1, 2, 32}};
   for (int mass = 0; mass < 2; mass++)
     for (auto &c : cases)
-      bench_scores((std::string(mass ? "mass " : "score ") + c.what).c_str(),
-                   c.n_entries == 2 ? "minmax" : "mma",
+      bench_scores((std::string(mass ? "mass " : "score ") + c.what).c_str(), c.n_entries == 2 ? "minmax" : "mma",
                    score_bench(c.n_blocks, c.n_rows, mass, c.n_entries, c.rank), tune);
   bench_q_then_score("q, then score 16k", 1024, false);
   bench_q_then_score("q, then score 128k", 8192, false);
@@ -612,18 +585,14 @@ static void bench_score(bool tune) {
 }
 
 int main(int argc, char **argv) {
-  auto wants = [&](const char *word) {
-    return std::any_of(argv + 1, argv + argc, [&](char *s) { return !strcmp(s, word); });
-  };
+  auto wants = [&](const char *word) { return std::any_of(argv + 1, argv + argc, [&](char *s) { return !strcmp(s, word); }); };
   if (argc < 2) return printf("usage: gpu_check FOLDER-OF-CUBINS [check] [bench] [tune]\n"), 2;
   folder = argv[1];
   cudaDeviceProp device;
   MUST(cudaGetDeviceProperties(&device, 0));
   MUST(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
-  caps = {KERNEL_CUDA, device.major * 10 + device.minor, device.multiProcessorCount,
-          (int)device.sharedMemPerBlockOptin};
-  printf("%s, sm_%d, %d processors, %d bytes of shared memory\n", device.name, caps.level, caps.n_processors,
-         caps.smem_bytes);
+  caps = {KERNEL_CUDA, device.major * 10 + device.minor, device.multiProcessorCount, (int)device.sharedMemPerBlockOptin};
+  printf("%s, sm_%d, %d processors, %d bytes of shared memory\n", device.name, caps.level, caps.n_processors, caps.smem_bytes);
   if (wants("check")) check_all();
   if (wants("bench") || wants("tune")) {
     MUST(cudaMalloc(&pool, POOL_BYTES));

@@ -478,7 +478,7 @@ for part; do
   esac
 done
 [ $# -gt 0 ] || { : > "$out"; exit 0; }
-exec @fatbinary@ --create="$out" -64 "$@"
+exec @fatbinary@ --create="$out" -64 --compress-all "$@"
 ]],
 }
 

@@ -50,7 +50,7 @@ end
 -- The policy decides once, before the judged rows: a fifth of all blocks may stay of those complete by then.
 local function decide(c, case, path)
   cli.check_file("rank_blocks", path, "a policy in Lua")
-  local policy, message = tide.policy(path)
+  local policy, message = tide.policy{path = path, level = "guarded"}
   if not policy then cli.fail("rank_blocks: %s", message) end
   local scores = mean_key_scores(c, case.first_row - 1)
   local n, index = #scores, {}
@@ -192,7 +192,8 @@ local function needle_is_kept(c, decision)
 end
 
 local function print_policy(c, case, decision)
-  heading(("3  What a policy in Lua keeps: %s, %d lines"):format(decision.path, decision.n_lines))
+  heading(("3  What a policy in Lua keeps: %s, %d line%s"):format(
+    decision.path, decision.n_lines, decision.n_lines == 1 and "" or "s"))
   print_map(c, decision)
   print(([[
 

@@ -75,6 +75,22 @@ describe("the demo", function()
     for i = 2, #policy.kept do assert.is_true(policy.kept[i] > policy.kept[i - 1]) end
   end)
 
+  -- A script under test that never came back took the demo with it.
+  it("goes on when a policy never ends, by tail-first LRU, and says so", function()
+    local path = os.tmpname()
+    local file = assert(io.open(path, "w"))
+    file:write("return tide.policy.scorer{name = 'stuck', score = function(c, now)\n",
+      "  while now > 0 and c.n < 1000 do end\nend}\n")
+    file:close()
+    local text, code = helper.run(demo .. " --json --device cpu --policy " .. path)
+    os.remove(path)
+    assert.are.equal(0, code, text)
+    local policy = cjson.decode(text).policy
+    assert.is_truthy(policy.fault:find("it took more time than its budget", 1, true), policy.fault)
+    assert.are.equal(math.floor(0.2 * found.n_blocks), #policy.kept)
+    assert.are.equal(found.policy.n_complete - 1, policy.kept[#policy.kept])
+  end)
+
   it("measures what attention loses by the policy, as mass and as cosines", function()
     local policy = found.policy
     assert.is_true(policy.cosine_least < policy.cosine_mean and policy.cosine_mean < 1)

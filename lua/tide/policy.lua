@@ -14,7 +14,10 @@ local methods = {}
 local settings = schema.new("policy", {
   path = {"string", doc = "a file that returns a policy"},
   source = {"string", doc = "the text itself"},
-  name = {"string", default = "policy", doc = "of a source, for errors"},
+  name = {"string", doc = "in errors and in the ledger; default: what the file is called, or policy"},
+  level = {"choice", among = {"trusted", "guarded"}, default = "trusted",
+    doc = "trusted: a late decision is a fault; guarded: a script that never ends is ended, one a process"},
+  budget_us = {"number", default = 5000, min = 1, doc = "time that the script may take for a decision"},
 })
 policy.settings = settings
 
@@ -23,24 +26,29 @@ local columns = {slot = "int32_t", key = "uint64_t", index = "int32_t", born = "
   score = "float"}
 local column_names = {"born", "index", "key", "last_use", "score", "slot"}
 
-local function load_status(ctx, values, out)
-  if values.path then return lib.tide_policy_load_file(ctx:handle(), values.path, out) end
-  return lib.tide_policy_load(ctx:handle(), values.name, values.source, #values.source, out)
+local levels = {trusted = lib.TIDE_POLICY_TRUSTED, guarded = lib.TIDE_POLICY_GUARDED}
+
+local function open_status(ctx, values, out)
+  local struct = ffi.new("tide_policy_settings", {level = levels[values.level], budget_us = values.budget_us})
+  struct.path, struct.source, struct.name = values.path, values.source, values.name
+  struct.source_bytes = values.source and #values.source or 0
+  return lib.tide_policy_open(ctx:handle(), struct, out)
 end
 
 --- Loads a policy.
 -- @tparam context ctx
--- @tparam string|table given a path, or {source = text, name = "mine"}
+-- @tparam string|table given a path, or a table of path or source, name, level, budget_us
 -- @treturn[1] policy
 -- @treturn[2] nil the file is missing, or the script is not a policy
 -- @treturn[2] string message
 -- @treturn[2] string code "EFILE", "EFORMAT", "EUNSUPPORTED"
 -- @usage local policy = assert(tide.policy "my_policy.lua")
+-- @usage local policy = assert(tide.policy{path = "a_stranger's.lua", level = "guarded", budget_us = 1000})
 function policy.load(ctx, given)
   local values = settings:read(type(given) == "string" and {path = given} or given)
   if (values.path == nil) == (values.source == nil) then check.misuse("policy: wants a path or a source") end
   local out = ffi.new "tide_policy *[1]"
-  local ok, message, code = check.status(ctx, load_status(ctx, values, out))
+  local ok, message, code = check.status(ctx, open_status(ctx, values, out))
   if not ok then return nil, message, code end
   local handle = ffi.gc(out[0], lib.tide_policy_close)
   return setmetatable({ctx = ctx, name = ffi.string(lib.tide_policy_name(handle)), _handle = handle},

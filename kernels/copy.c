@@ -54,6 +54,7 @@ static void store_f64(void *data, int32_t dtype, int64_t i, double x) {
 
 static void ref(const void *args, int phase, int64_t first, int64_t last) {
   const tide_copy_args *a = args;
+  const void *src = copy_source(a);
   int64_t bytes = copy_bytes(a->src_dtype);
   (void)phase;
   for (int64_t item = first; item < last; item++) {
@@ -63,9 +64,9 @@ static void ref(const void *args, int phase, int64_t first, int64_t last) {
       to += rest % a->shape[d] * a->dst_stride[d];
       rest /= a->shape[d];
     }
-    if (a->src_dtype == a->dst_dtype) memcpy((char *)a->dst + to * bytes, (const char *)a->src + from * bytes, (size_t)bytes);
-    else if (is_float(a->src_dtype) && is_float(a->dst_dtype)) store_f64(a->dst, a->dst_dtype, to, load_f32(a->src, a->src_dtype, from));
-    else store_f64(a->dst, a->dst_dtype, to, load_f64(a->src, a->src_dtype, from));
+    if (a->src_dtype == a->dst_dtype) memcpy((char *)a->dst + to * bytes, (const char *)src + from * bytes, (size_t)bytes);
+    else if (is_float(a->src_dtype) && is_float(a->dst_dtype)) store_f64(a->dst, a->dst_dtype, to, load_f32(src, a->src_dtype, from));
+    else store_f64(a->dst, a->dst_dtype, to, load_f64(src, a->src_dtype, from));
   }
 }
 
@@ -73,6 +74,7 @@ static void ref(const void *args, int phase, int64_t first, int64_t last) {
 
 typedef struct run {
   const tide_copy_args *a;
+  const void *src;
   int64_t to, from, to_step, from_step, n;   /* elements */
 } run;
 
@@ -80,7 +82,7 @@ typedef struct run {
 #define MOVE_RUN(type)                                                                         \
   do {                                                                                         \
     type *to = (type *)r.a->dst + r.to;                                                        \
-    const type *from = (const type *)r.a->src + r.from, first = *from;                         \
+    const type *from = (const type *)r.src + r.from, first = *from;                         \
     if (r.to_step == 1 && r.from_step == 0)                                                    \
       for (int64_t i = 0; i < r.n; i++) to[i] = first;                                         \
     else                                                                                       \
@@ -90,7 +92,7 @@ typedef struct run {
 static void move_run(run r) {
   int bytes = copy_bytes(r.a->src_dtype);
   if (r.to_step == 1 && r.from_step == 1)
-    memcpy((char *)r.a->dst + r.to * bytes, (const char *)r.a->src + r.from * bytes, (size_t)(r.n * bytes));
+    memcpy((char *)r.a->dst + r.to * bytes, (const char *)r.src + r.from * bytes, (size_t)(r.n * bytes));
   else if (bytes == 1) MOVE_RUN(uint8_t);
   else if (bytes == 2) MOVE_RUN(uint16_t);
   else if (bytes == 4) MOVE_RUN(uint32_t);
@@ -105,7 +107,7 @@ static void convert_run(run r) {
   float x[256];
   for (int n; r.n > 0; r.n -= n, r.to += n * r.to_step, r.from += n * r.from_step) {
     n = r.n < 256 ? (int)r.n : 256;
-    for (int i = 0; i < n; i++) x[i] = load_f32(r.a->src, r.a->src_dtype, r.from + i * r.from_step);
+    for (int i = 0; i < n; i++) x[i] = load_f32(r.src, r.a->src_dtype, r.from + i * r.from_step);
     switch (r.a->dst_dtype) {
       case DT_F32: STORE_RUN(float, ); break;
       case DT_F16: STORE_RUN(uint16_t, f32_to_f16); break;
@@ -117,7 +119,7 @@ static void convert_run(run r) {
 
 static void convert_integers(run r) {
   for (int64_t i = 0; i < r.n; i++)
-    store_f64(r.a->dst, r.a->dst_dtype, r.to + i * r.to_step, load_f64(r.a->src, r.a->src_dtype, r.from + i * r.from_step));
+    store_f64(r.a->dst, r.a->dst_dtype, r.to + i * r.to_step, load_f64(r.src, r.a->src_dtype, r.from + i * r.from_step));
 }
 
 static void runs(const void *args, int phase, int64_t first, int64_t last) {
@@ -128,7 +130,7 @@ static void runs(const void *args, int phase, int64_t first, int64_t last) {
   (void)phase;
   copy_join(a, &dims);
   int inner = dims.n - 1;
-  run r = {.a = a, .to_step = dims.dst_stride[inner], .from_step = dims.src_stride[inner]};
+  run r = {.a = a, .src = copy_source(a), .to_step = dims.dst_stride[inner], .from_step = dims.src_stride[inner]};
   for (int64_t item = first; item < last; item += r.n) {
     int64_t at = item % dims.shape[inner], rest = item / dims.shape[inner];
     r.to = at * r.to_step, r.from = at * r.from_step;

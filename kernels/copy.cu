@@ -19,6 +19,7 @@ template <class index> __device__ inline void offsets(const copy_dims &c, index 
 
 template <class word, class index>
 __device__ inline void move_items(const tide_copy_args &a, const copy_dims &c, index n) {
+  const word *src = (const word *)copy_source(&a);
   index step = (index)gridDim.x * blockDim.x;
   for (index first = (index)blockIdx.x * blockDim.x + threadIdx.x; first < n; first += IN_FLIGHT * step) {
     word words[IN_FLIGHT];
@@ -27,7 +28,7 @@ __device__ inline void move_items(const tide_copy_args &a, const copy_dims &c, i
     for (int i = 0; i < IN_FLIGHT; i++) {
       if (first + i * step >= n) break;
       offsets<index>(c, first + i * step, &to[i], &from);
-      words[i] = ((const word *)a.src)[from];
+      words[i] = src[from];
     }
 #pragma unroll
     for (int i = 0; i < IN_FLIGHT; i++)
@@ -38,7 +39,7 @@ __device__ inline void move_items(const tide_copy_args &a, const copy_dims &c, i
 /* What a single dimension leaves behind its last whole word. */
 template <class T> __device__ inline void move_rest(const tide_copy_args &a, int64_t first, int64_t n) {
   int64_t i = first + threadIdx.x;
-  if (blockIdx.x == 0 && i < n) ((T *)a.dst)[i] = ((const T *)a.src)[i];
+  if (blockIdx.x == 0 && i < n) ((T *)a.dst)[i] = ((const T *)copy_source(&a))[i];
 }
 
 template <class word> __device__ inline void move(const tide_copy_args &a) {
@@ -95,7 +96,7 @@ __device__ inline void store_f64(void *data, int32_t dtype, int64_t i, double x)
 }
 
 __device__ inline void cast_one(const tide_copy_args &a, int64_t to, int64_t from) {
-  store_f64(a.dst, a.dst_dtype, to, load_f64(a.src, a.src_dtype, from));
+  store_f64(a.dst, a.dst_dtype, to, load_f64(copy_source(&a), a.src_dtype, from));
 }
 
 __device__ inline void load_eight(const void *data, int32_t dtype, int64_t i, float (&x)[CAST_WIDTH]) {
@@ -152,7 +153,7 @@ extern "C" __global__ void copy_cast_8(const __grid_constant__ tide_copy_args a)
     float x[CAST_WIDTH];
     if (n < 1ull << 31) offsets<uint32_t>(c, (uint32_t)item, &to, &from);
     else offsets<uint64_t>(c, item, &to, &from);
-    load_eight(a.src, a.src_dtype, from * CAST_WIDTH, x);
+    load_eight(copy_source(&a), a.src_dtype, from * CAST_WIDTH, x);
     store_eight(a.dst, a.dst_dtype, to * CAST_WIDTH, x);
   }
   int64_t rest = (int64_t)n * CAST_WIDTH + threadIdx.x;

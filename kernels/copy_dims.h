@@ -22,6 +22,8 @@ COPY_INLINE int copy_bytes(int32_t dtype) {
        : dtype == DT_F16 || dtype == DT_BF16 ? 2 : dtype == DT_F8E4M3 || dtype == DT_U8 ? 1 : 0;
 }
 
+COPY_INLINE const void *copy_source(const tide_copy_args *a) { return a->src ? a->src : &a->element; }
+
 COPY_INLINE void copy_join(const tide_copy_args *a, copy_dims *out) {
   out->n = 0;
   for (int d = 0; d < a->n_dims; d++) {

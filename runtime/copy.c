@@ -30,37 +30,22 @@ static tide_status temporary(const tide_buf *like, int32_t dtype, int32_t device
 }
 
 tide_status tide_buf_fill(tide_buf *b, double value, void *stream) {
-  dev *d, *host;
-  tide_buf *one = NULL, *local = NULL;
+  dev *d;
   TRY(device_of(b, &d));
-  TRY(ctx_device(b->storage->ctx, TIDE_DEVICE_HOST, &host));
   if (view_count(&b->view) == 0) return TIDE_OK;
-  tide_view element = {.data = &value, .dtype = TIDE_F32, .device = TIDE_DEVICE_HOST};
+  const tide_view *v = &b->view;
+  bool integer = v->dtype == TIDE_I64 || v->dtype == TIDE_I32 || v->dtype == TIDE_U32;
   float as_f32 = (float)value;
   int64_t as_i64 = value >= -9007199254740992.0 && value <= 9007199254740992.0 ? (int64_t)value : 0;
-  bool integer = b->view.dtype == TIDE_I64 || b->view.dtype == TIDE_I32 || b->view.dtype == TIDE_U32;
   if (integer && (double)as_i64 != value)
     return tide_fail(b->storage->ctx, TIDE_ERANGE, "fill: value is not an integer below 2^53 (got %g for %s)", value,
-                     dtype_name(b->view.dtype));
-  element.dtype = integer ? TIDE_I64 : TIDE_F32;
-  element.data = integer ? (void *)&as_i64 : (void *)&as_f32;
-  tide_buf_settings settings = {.dtype = b->view.dtype, .n_dims = 0, .device = TIDE_DEVICE_HOST, .label = "copy"};
-  tide_status status = tide_buf_new(b->storage->ctx, &settings, &local);
-  settings.device = d->id;
-  if (!status) status = tide_buf_new(b->storage->ctx, &settings, &one);
-  if (!status) status = view_copy(host, &local->view, &element, NULL);
-  if (!status && d != host)
-    status = d->ops->copy(d, COPY_TO_DEVICE, one->view.data, local->view.data, dtype_bytes(b->view.dtype), NULL, stream);
-  if (!status) {
-    tide_view src = d == host ? local->view : one->view;
-    src.n_dims = b->view.n_dims;
-    memset(src.stride, 0, sizeof src.stride);
-    status = view_copy(d, &b->view, &src, stream);
-  }
-  if (!status && d != host) status = d->ops->sync(d, stream, false);
-  tide_buf_close(one);
-  tide_buf_close(local);
-  return status;
+                     dtype_name(v->dtype));
+  tide_copy_args args = {.dst = v->data, .dst_dtype = v->dtype, .src_dtype = integer ? TIDE_I64 : TIDE_F32, .n_dims = v->n_dims};
+  memcpy(args.shape, v->shape, sizeof args.shape);
+  memcpy(args.dst_stride, v->stride, sizeof args.dst_stride);
+  if (integer) memcpy(&args.element, &as_i64, sizeof as_i64);
+  else memcpy(&args.element, &as_f32, sizeof as_f32);
+  return kernel_launch_on(d, &kernel_copy, NULL, &args, stream);
 }
 
 /* Contiguous bytes between two devices of a context. */

@@ -47,6 +47,11 @@ return function(t)
   add("regular", "rows that lie apart", {from = "f16", to = "f16", shape = {9, 40}, src = {64, 1}, dst = {48,
     1}})
   add("regular", "a fill", {from = "f32", to = "bf16", shape = {3, 5, 33}, src = {0, 0, 0}})
+  -- An element that stands in the struct: f32 1.5.
+  local inside = case("regular", "a fill of the struct's element", {from = "f32", to = "f16", shape = {5, 35},
+    src = {0, 0}})
+  inside.arrays.src, inside.args.element = nil, 0x3fc00000
+  cases[#cases + 1] = inside
   for _, pair in ipairs {{"f32", "bf16"}, {"f32", "f16"}, {"f32", "f8e4m3"}, {"bf16", "f32"}, {"f16", "f32"},
     {"f8e4m3", "f32"},
     {"f8e4m3", "bf16"}, {"i32", "f32"}, {"f32", "i32"}, {"u8", "i64"}, {"i64", "u8"}, {"u32", "f16"}} do

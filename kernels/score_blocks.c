@@ -217,13 +217,14 @@ static int plan_minmax(const void *args, const kernel_caps *caps, kernel_launch 
   return plan_mass(a, parts, out);
 }
 
-/* ---- token keys and mean keys on the tensor cores (score_blocks_mma.cu) ---- */
+/* ---- token keys and mean keys on the tensor cores (score_blocks_mma.cu, score_blocks_mma_any.cu) ---- */
 
 enum {
   MMA_TILE = 16,
   MMA_COLUMNS = 16,
   MMA_CHUNK = 32,
-  MMA_WARPS = 8,
+  MMA_WARPS = 8,              /* two CTAs a processor */
+  MMA_MASS_WARPS = 16,        /* one, for fewer parts to add up */
   MMA_RING_BYTES = 8 * 1024,  /* a warp's keys on their way */
   MMA_SMEM_BYTES = 96 * 1024, /* what every device since sm_80 holds */
 };
@@ -234,35 +235,20 @@ static int64_t rows_together(const tide_score_blocks_args *a) {
   return one_list ? larger(1, smaller(a->n_rows, MMA_COLUMNS / (a->n_q_heads / a->n_kv_heads))) : 1;
 }
 
-/* Queries as the products take them, and per warp its ring and its running sums. */
-static int64_t mma_smem_bytes(const tide_score_blocks_args *a, int64_t n_warps) {
-  int64_t rows = rows_together(a), columns = rows * (a->n_q_heads / a->n_kv_heads), pairs = 8 % columns ? 8 : columns;
-  int64_t queries = a->n_kv_heads * ceil_div(a->rank, MMA_CHUNK) * pairs * 128;
-  return queries + n_warps * (MMA_RING_BYTES + (a->mass ? rows * a->n_q_heads * 8 : 0));
+/* A warp's running sums. */
+static int64_t state_bytes(const tide_score_blocks_args *a) {
+  return a->mass ? rows_together(a) * a->n_q_heads * 8 : 0;
 }
 
-static int64_t mma_warps(const tide_score_blocks_args *a) {
-  int64_t n = MMA_WARPS;
-  while (n > 1 && mma_smem_bytes(a, n) > MMA_SMEM_BYTES) n /= 2;
-  return n;
-}
-
-/* Products are exact in f32 and summed in another order than the reference's: an estimate is within
- * rank * 2^-23 * sum_j |q_j k_j| of it. A mass is within 2e-6 + 2e-6 * log2(n) of its share besides:
+/* What both refuse. Products are exact in f32 and summed in another order than the reference's: an estimate is
+ * within rank * 2^-23 * sum_j |q_j k_j| of it. A mass is within 2e-6 + 2e-6 * log2(n) of its share besides:
  * exponentials and logarithms of the device's units are within 2^-22. */
-static bool refuse_mma(const void *args, char *why, size_t why_bytes) {
-  const tide_score_blocks_args *a = args;
+static bool refuse_columns(const tide_score_blocks_args *a, int64_t smem_bytes, char *why, size_t why_bytes) {
   int group = a->n_q_heads / a->n_kv_heads;
-  if (a->minmax || (a->n_entries != 1 && a->n_entries % MMA_TILE))
-    snprintf(why, why_bytes, "serves blocks of one key or of a multiple of %d (got %d%s)", MMA_TILE, a->n_entries,
-             a->minmax ? ", minmax" : "");
-  else if (a->rank % 8)
-    snprintf(why, why_bytes, "rank must be a multiple of 8 (got %d)", a->rank);
-  else if (group > MMA_COLUMNS)
+  if (group > MMA_COLUMNS)
     snprintf(why, why_bytes, "serves up to %d query heads a kv head (got %d)", MMA_COLUMNS, group);
-  else if (mma_smem_bytes(a, 1) > MMA_SMEM_BYTES)
-    snprintf(why, why_bytes, "queries must fit %d bytes of shared memory (got %lld)", MMA_SMEM_BYTES,
-             (long long)mma_smem_bytes(a, 1));
+  else if (smem_bytes > MMA_SMEM_BYTES)
+    snprintf(why, why_bytes, "queries must fit %d bytes of shared memory (got %lld)", MMA_SMEM_BYTES, (long long)smem_bytes);
   else if (!aligned(a))
     snprintf(why, why_bytes, "q and keys must be aligned to 16 bytes");
   else
@@ -270,16 +256,69 @@ static bool refuse_mma(const void *args, char *why, size_t why_bytes) {
   return true;
 }
 
-static int plan_mma(const void *args, const kernel_caps *caps, kernel_launch *out) {
+/* Queries as the products take them, and per warp its ring and its running sums. */
+static int64_t any_smem_bytes(const tide_score_blocks_args *a, int64_t n_warps) {
+  int64_t columns = rows_together(a) * (a->n_q_heads / a->n_kv_heads), pairs = 8 % columns ? 8 : columns;
+  int64_t queries = a->n_kv_heads * ceil_div(a->rank, MMA_CHUNK) * pairs * 128;
+  return queries + n_warps * (MMA_RING_BYTES + state_bytes(a));
+}
+
+static bool refuse_mma_any(const void *args, char *why, size_t why_bytes) {
+  const tide_score_blocks_args *a = args;
+  if (a->minmax || (a->n_entries != 1 && a->n_entries % MMA_TILE))
+    snprintf(why, why_bytes, "serves blocks of one key or of a multiple of %d (got %d%s)", MMA_TILE, a->n_entries,
+             a->minmax ? ", minmax" : "");
+  else if (a->rank % 8)
+    snprintf(why, why_bytes, "rank must be a multiple of 8 (got %d)", a->rank);
+  else
+    return refuse_columns(a, any_smem_bytes(a, 1), why, why_bytes);
+  return true;
+}
+
+static int plan_mma_any(const void *args, const kernel_caps *caps, kernel_launch *out) {
   static const char *const entries[2][2] = {{"score_blocks_tokens", "score_blocks_tokens_logits"},
                                             {"score_blocks_means", "score_blocks_means_logits"}};
   const tide_score_blocks_args *a = args;
   if (!a->n_rows || !a->n_blocks) return 0;
   bool means = a->n_entries == 1;
-  int64_t n_groups = ceil_div(a->n_rows, rows_together(a)), warps = mma_warps(a), n_ctas = 2 * caps->n_processors;
+  int64_t n_groups = ceil_div(a->n_rows, rows_together(a)), n_ctas = 2 * caps->n_processors, warps = MMA_WARPS;
+  while (warps > 1 && any_smem_bytes(a, warps) > MMA_SMEM_BYTES) warps /= 2;
   int64_t parts =
       means ? n_parts(ceil_div(a->n_blocks, MMA_TILE), 1, n_ctas, n_groups) : n_parts(a->n_blocks, warps, n_ctas, n_groups);
-  fill(out, "score_blocks_mma", entries[means][a->mass != 0], n_groups, parts, warps, mma_smem_bytes(a, warps));
+  fill(out, "score_blocks_mma_any", entries[means][a->mass != 0], n_groups, parts, warps, any_smem_bytes(a, warps));
+  return plan_mass(a, parts, out);
+}
+
+/* Queries, those of ranks 64 and 128 apart by 64 bytes for the banks, and per warp its running sums. */
+static int64_t mma_smem_bytes(const tide_score_blocks_args *a) {
+  int64_t query = 2 * a->rank + (a->rank % 64 ? 0 : 64);
+  return rows_together(a) * a->n_q_heads * query + (a->mass ? MMA_MASS_WARPS : MMA_WARPS) * state_bytes(a);
+}
+
+static bool refuse_mma(const void *args, char *why, size_t why_bytes) {
+  const tide_score_blocks_args *a = args;
+  int r = a->rank;
+  if (a->minmax || a->n_entries % MMA_TILE)
+    snprintf(why, why_bytes, "serves blocks of a multiple of %d keys (got %d%s)", MMA_TILE, a->n_entries,
+             a->minmax ? ", minmax" : "");
+  else if (r != 16 && r != 32 && r != 64 && r != 128)
+    snprintf(why, why_bytes, "rank must be 16, 32, 64 or 128 (got %d)", r);
+  else
+    return refuse_columns(a, mma_smem_bytes(a), why, why_bytes);
+  return true;
+}
+
+static int plan_mma(const void *args, const kernel_caps *caps, kernel_launch *out) {
+  static const char *const entries[2][4] = {
+      {"score_blocks_mma_16", "score_blocks_mma_32", "score_blocks_mma_64", "score_blocks_mma_128"},
+      {"score_blocks_mma_logits_16", "score_blocks_mma_logits_32", "score_blocks_mma_logits_64", "score_blocks_mma_logits_128"}};
+  const tide_score_blocks_args *a = args;
+  if (!a->n_rows || !a->n_blocks) return 0;
+  bool mass = a->mass != 0;
+  int which = a->rank == 16 ? 0 : a->rank == 32 ? 1 : a->rank == 64 ? 2 : 3;
+  int64_t n_groups = ceil_div(a->n_rows, rows_together(a)), warps = mass ? MMA_MASS_WARPS : MMA_WARPS;
+  int64_t parts = n_parts(a->n_blocks, warps, (mass ? 1 : 2) * caps->n_processors, n_groups);
+  fill(out, "score_blocks_mma", entries[mass][which], n_groups, parts, warps, mma_smem_bytes(a));
   return plan_mass(a, parts, out);
 }
 
@@ -291,6 +330,7 @@ static const kernel_variant variants[] = {
 #endif
     {.name = "cuda", .backend = KERNEL_CUDA, .level = 80, .plan = plan_cuda},
     {.name = "minmax", .backend = KERNEL_CUDA, .level = 80, .refuse = refuse_minmax, .plan = plan_minmax},
+    {.name = "mma_any", .backend = KERNEL_CUDA, .level = 80, .refuse = refuse_mma_any, .plan = plan_mma_any},
     {.name = "mma", .backend = KERNEL_CUDA, .level = 80, .refuse = refuse_mma, .plan = plan_mma},
 };
 

@@ -30,8 +30,8 @@ __device__ static float logit(const tide_score_blocks_args &a, int64_t row, int 
 }
 
 extern "C" __global__ void __launch_bounds__(N_WARPS *WARP) score_blocks(const __grid_constant__ tide_score_blocks_args a) {
-  let_successor_begin();
   wait_for_predecessor();
+  let_successor_begin();
   int n_tokens = a.minmax ? 1 : a.n_entries;
   int64_t row = blockIdx.x;
   int live = live_blocks(a, row);
@@ -45,8 +45,8 @@ extern "C" __global__ void __launch_bounds__(N_WARPS *WARP) score_blocks(const _
 /* A thread takes a head of a block. */
 extern "C" __global__ void __launch_bounds__(N_WARPS *WARP)
     score_blocks_logits(const __grid_constant__ tide_score_blocks_args a) {
-  let_successor_begin();
   wait_for_predecessor();
+  let_successor_begin();
   int n_tokens = a.minmax ? 1 : a.n_entries;
   int64_t row = blockIdx.x, n = live_blocks(a, row);
   int first = (int)(n * blockIdx.y / gridDim.y), last = (int)(n * (blockIdx.y + 1) / gridDim.y);

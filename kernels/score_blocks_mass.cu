@@ -1,8 +1,8 @@
 /* score_blocks_mass.cu: from logits and the parts' log-sums to the mean over heads of each block's share.
- * Eight lanes take a row of 32 heads, four heads each. */
+ * Eight lanes take 32 heads of a block, four each; the first logits come in while the log-sums are summed. */
 #include "score_blocks.cuh"
 
-enum { N_WARPS = 16, QUADS = 8, GROUPS = WARP / QUADS, HEADS = 4 * QUADS, BATCH = 5 };
+enum { N_WARPS = 16, QUADS = 8, GROUPS = WARP / QUADS, HEADS = 4 * QUADS, BATCH = 5, AHEAD = 4 };
 
 __device__ static void unpack(float (&x)[4], float4 v) {
   x[0] = v.x, x[1] = v.y, x[2] = v.z, x[3] = v.w;
@@ -46,29 +46,38 @@ __device__ static void sum_parts(const tide_score_blocks_args &a, int64_t row, f
   }
 }
 
+/* Four heads of a block, or what has no share in a block that is not valid. */
+__device__ static float4 fetch(const tide_score_blocks_args &a, int64_t row, int i, int live, int h) {
+  if (i < live && h < a.n_q_heads) return *(const float4 *)(logits_of(a, row, i) + h);
+  return make_float4(NOT_VALID, -INF, -INF, -INF);
+}
+
+__device__ static float shares(float4 logits, float4 sums) {
+  return share_of(logits.x, sums.x) + share_of(logits.y, sums.y) + share_of(logits.z, sums.z) + share_of(logits.w, sums.w);
+}
+
 /* Grid and parts of the launch before; dynamic shared memory: padded_heads floats. */
 extern "C" __global__ void __launch_bounds__(N_WARPS *WARP, 2)
     score_blocks_mass(const __grid_constant__ tide_score_blocks_args a) {
-  extern __shared__ float4 shared[];
-  let_successor_begin();
+  extern __shared__ float4 sums[];
   wait_for_predecessor();
-  int lane = threadIdx.x % WARP;
+  let_successor_begin();
+  int lane = threadIdx.x % WARP, h0 = 4 * (lane % QUADS);
   int64_t row = blockIdx.x;
-  int live = live_blocks(a, row);
-  sum_parts(a, row, (float *)shared);
-  int first = (blockIdx.y * N_WARPS + threadIdx.x / WARP) * GROUPS, step = gridDim.y * N_WARPS * GROUPS;
-#pragma unroll 2
-  for (int i0 = first; i0 < a.n_blocks; i0 += step) {
-    int i = i0 + lane / QUADS;
-    float total = 0, head0 = NOT_VALID;
-    for (int h = 4 * (lane % QUADS); i < live && h < a.n_q_heads; h += HEADS) {
-      float l[4], sums[4];
-      unpack(l, *(const float4 *)(logits_of(a, row, i) + h));
-      unpack(sums, shared[h / 4]);
-      if (h == 0) head0 = l[0];
-      for (int e = 0; e < 4; e++) total += share_of(l[e], sums[e]);
+  int live = live_blocks(a, row), step = gridDim.y * N_WARPS * GROUPS;
+  int first = (blockIdx.y * N_WARPS + threadIdx.x / WARP) * GROUPS + lane / QUADS;
+  float4 logits[AHEAD];
+#pragma unroll
+  for (int k = 0; k < AHEAD; k++) logits[k] = fetch(a, row, first + k * step, live, h0);
+  sum_parts(a, row, (float *)sums);
+  for (int next = first; next - lane / QUADS < a.n_blocks; next += AHEAD * step)
+#pragma unroll
+    for (int k = 0; k < AHEAD; k++) {
+      int i = next + k * step;
+      float total = h0 < a.n_q_heads ? shares(logits[k], sums[h0 / 4]) : 0;
+      for (int h = h0 + HEADS; i < live && h < a.n_q_heads; h += HEADS) total += shares(fetch(a, row, i, live, h), sums[h / 4]);
+      total = warp_sum<QUADS>(total) / (float)a.n_q_heads;
+      if (h0 == 0 && i < a.n_blocks) a.scores[row * a.scores_stride + i] = logits[k].x == logits[k].x ? total : -INF;
+      logits[k] = fetch(a, row, i + AHEAD * step, live, h0);
     }
-    total = warp_sum<QUADS>(total) / (float)a.n_q_heads;
-    if (lane % QUADS == 0 && i < a.n_blocks) a.scores[row * a.scores_stride + i] = head0 == head0 ? total : -INF;
-  }
 }

@@ -77,8 +77,8 @@ __device__ static void meet(const bounds &b, const uint4 *q, int group, const la
 /* Dynamic shared memory: q of the row [n_q_heads, rank]. */
 template <bool MASS> __device__ inline void score(const tide_score_blocks_args &a) {
   extern __shared__ uint4 q[];
-  let_successor_begin();
   wait_for_predecessor();
+  let_successor_begin();
   layout l(a);
   int64_t row = blockIdx.x;
   int n_words = a.n_q_heads * l.n_pieces, group = a.n_q_heads / a.n_kv_heads, warp = threadIdx.x / WARP;

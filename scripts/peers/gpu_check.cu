@@ -309,7 +309,8 @@ static void check_all() {
                                {1, 64, 64, 32, 16, 100, 0, 0, 0, 1, 0, 0}, {4, 32, 8, 32, 16, 64, 1, 0, 1, 1, 0, 0},
                                {1, 32, 8, 24, 16, 700, 0, 0, 1, 1, 0, 1},  {3, 9, 3, 8, 16, 90, 1, 1, 1, 1, 0, 1},
                                {1, 10, 2, 40, 32, 77, 0, 0, 0, 1, 0, 1},   {1, 32, 32, 256, 16, 40, 1, 0, 1, 0, 0, 0},
-                               {1, 16, 16, 32, 16, 5000, 0, 0, 1, 1, 0, 1}};
+                               {1, 16, 16, 32, 16, 5000, 0, 0, 1, 1, 0, 1}, {2, 12, 4, 64, 64, 50, 1, 1, 1, 1, 0, 1},
+                               {1, 6, 2, 32, 48, 400, 1, 0, 1, 1, 0, 1},   {3, 32, 8, 128, 32, 70, 0, 0, 1, 1, 0, 1}};
   const score_case means[] = {{1, 32, 8, 128, 1, 1, 0, 0, 0, 0, 0, 0},    {1, 32, 8, 128, 1, 8192, 0, 0, 0, 0, 0, 0},
                               {1, 32, 8, 32, 1, 8191, 1, 0, 1, 1, 0, 1},  {1, 9, 3, 64, 1, 3000, 1, 0, 1, 1, 0, 1},
                               {5, 32, 8, 64, 1, 777, 1, 1, 1, 1, 0, 1},   {5, 32, 8, 128, 1, 777, 1, 0, 1, 1, 0, 1},
@@ -327,8 +328,8 @@ static void check_all() {
                               {1, 32, 1, 40, 16, 300, 0, 0, 0, 1, 0, 1},
                               {2, 6, 2, 7, 3, 70, 1, 0, 1, 1, 0, 0}};
   for (int mass = 0; mass < 2; mass++) {
-    for (auto &c : scores) check_score(c, "mma", mass), check_score(c, "cuda", mass);
-    for (auto &c : means) check_score(c, "mma", mass), check_score(c, "cuda", mass);
+    for (auto &c : scores) check_score(c, "mma", mass), check_score(c, "mma_any", mass), check_score(c, "cuda", mass);
+    for (auto &c : means) check_score(c, "mma_any", mass), check_score(c, "cuda", mass);
     for (auto &c : bounds) check_score(c, "minmax", mass), check_score(c, "cuda", mass);
     for (auto &c : other) check_score(c, "cuda", mass);
   }
@@ -558,26 +559,15 @@ static void bench_score(bool tune) {
   struct {
     const char *what;
     int n_blocks, n_rows, n_entries, rank;
-  } cases[] = {{"1k", 64, 1, 16, 32},
-               {"16k", 1024, 1, 16, 32},
-               {"128k", 8192, 1, 16, 32},
-               {"1M", 65536, 1, 16, 32},
-               {"128k, 4 rows", 8192, 4, 16, 32},
-               {"128k, 16 rows", 8192, 16, 16, 32},
-               {"128k, rank 16", 8192, 1, 16, 16},
-               {"128k, rank 64", 8192, 1, 16, 64},
-               {"16k, means of 128", 1024, 1, 1, 128},
-               {"128k, means of 128", 8192, 1, 1, 128},
-               {"1M, means of 128", 65536, 1, 1, 128},
-               {"128k, means of 32", 8192, 1, 1, 32},
-               {"1M, means of 32", 65536, 1, 1, 32},
-               {"16k, bounds of 128", 1024, 1, 2, 128},
-               {"128k, bounds of 128", 8192, 1, 2, 128},
-               {"1M, bounds of 128", 65536, 1, 2, 128},
-               {"128k, bounds of 32", 8192, 1, 2, 32}};
+  } cases[] = {{"1k", 64, 1, 16, 32}, {"16k", 1024, 1, 16, 32}, {"128k", 8192, 1, 16, 32},
+               {"1M", 65536, 1, 16, 32}, {"128k, 4 rows", 8192, 4, 16, 32}, {"128k, 16 rows", 8192, 16, 16, 32},
+               {"128k, rank 16", 8192, 1, 16, 16}, {"128k, rank 64", 8192, 1, 16, 64}, {"16k, means of 128", 1024, 1, 1, 128},
+               {"128k, means of 128", 8192, 1, 1, 128}, {"1M, means of 128", 65536, 1, 1, 128}, {"128k, means of 32", 8192, 1, 1, 32},
+               {"1M, means of 32", 65536, 1, 1, 32}, {"16k, bounds of 128", 1024, 1, 2, 128}, {"128k, bounds of 128", 8192, 1, 2, 128},
+               {"1M, bounds of 128", 65536, 1, 2, 128}, {"128k, bounds of 32", 8192, 1, 2, 32}};
   for (int mass = 0; mass < 2; mass++)
     for (auto &c : cases)
-      bench_scores((std::string(mass ? "mass " : "score ") + c.what).c_str(), c.n_entries == 2 ? "minmax" : "mma",
+      bench_scores((std::string(mass ? "mass " : "score ") + c.what).c_str(), c.n_entries == 2 ? "minmax" : c.n_entries == 1 ? "mma_any" : "mma",
                    score_bench(c.n_blocks, c.n_rows, mass, c.n_entries, c.rank), tune);
   bench_q_then_score("q, then score 16k", 1024, false);
   bench_q_then_score("q, then score 128k", 8192, false);

@@ -74,6 +74,7 @@ extern "C" __global__ void __launch_bounds__(N_WARPS *WARP, 2)
 #pragma unroll
     for (int k = 0; k < AHEAD; k++) {
       int i = next + k * step;
+      if (i - lane / QUADS >= a.n_blocks) break;
       float total = h0 < a.n_q_heads ? shares(logits[k], sums[h0 / 4]) : 0;
       for (int h = h0 + HEADS; i < live && h < a.n_q_heads; h += HEADS) total += shares(fetch(a, row, i, live, h), sums[h / 4]);
       total = warp_sum<QUADS>(total) / (float)a.n_q_heads;

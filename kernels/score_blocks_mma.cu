@@ -6,9 +6,7 @@
 enum { STREAM_BYTES = 8192, MASS_STREAM_BYTES = 6144 };
 
 /* Keys lane / 4 and lane / 4 + 8. */
-template <int RANK> struct tile {
-  row_share<RANK> low, high;
-};
+template <int RANK> struct tile { row_share<RANK> low, high; };
 
 /* Distance of two queries in shared memory: eight lanes that read two of them meet every bank once. */
 template <int RANK> __host__ __device__ constexpr int query_values() {
@@ -95,8 +93,7 @@ __device__ static void score_run(const tide_score_blocks_args &a, const columns 
   }
 }
 
-template <int RANK>
-__device__ inline void copy_queries(const tide_score_blocks_args &a, const columns &cols, uint4 *to) {
+template <int RANK> __device__ inline void copy_queries(const tide_score_blocks_args &a, const columns &cols, uint4 *to) {
   constexpr int PIECES = RANK / 8, STEP = query_values<RANK>() / 8;
   const uint4 *from = (const uint4 *)(a.q + (int64_t)cols.row0 * a.n_q_heads * RANK);
   for (int i = threadIdx.x; i < cols.n_rows * a.n_q_heads * PIECES; i += blockDim.x)

@@ -27,7 +27,7 @@ __device__ inline int quarter() {
  * where `packed` each repetition stands for the next kv head. */
 struct columns {
   int row0, n_rows, n_q_heads, group, n, pack, pairs; /* pairs: what lane / 4 has repeats after so many */
-  int row[2], at[2], kv[2];                     /* row in the group of rows; row and head in it; kv head in the pack */
+  int row[2], at[2], kv[2];                           /* row in the group of rows; row and head in it; kv head in the pack */
 
   __device__ columns(const tide_score_blocks_args &a, bool packed) {
     int together = (a.n_rows + gridDim.x - 1) / gridDim.x;

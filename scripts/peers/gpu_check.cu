@@ -217,8 +217,8 @@ static void check_project(const project_case &c, const char *variant) {
   run_reference(kernel_lowrank_project, &a);
   bool exact = !strcmp(variant, "cuda");
   compare(what, y.download(), y.host, from_bf16, exact ? 0 : 1e-5, exact ? 0 : 1 / 128.0);
-  compare(
-      std::string(what) + " written", written.download(), written.host, [](uint8_t v) { return (double)v; }, 0, 0);
+  auto byte = [](uint8_t v) { return (double)v; };
+  compare(std::string(what) + " written", written.download(), written.host, byte, 0, 0);
 }
 
 struct score_case {
@@ -248,9 +248,8 @@ static void check_score(const score_case &c, const char *variant, bool mass) {
 
   auto point = [&](bool device) {
     a.q = device ? q.device : q.host.data(), a.keys = device ? keys.device : keys.host.data();
-    a.scores = device ? scores.device : scores.host.data(), a.scratch = !mass    ? NULL
-                                                                        : device ? scratch.device
-                                                                                 : scratch.host.data();
+    a.scores = device ? scores.device : scores.host.data();
+    if (mass) a.scratch = device ? scratch.device : scratch.host.data();
     a.written = !c.written ? NULL : device ? written.device : written.host.data();
     a.blocks = !c.lists ? NULL : device ? blocks.device : blocks.host.data();
     a.lengths = !c.lengths ? NULL : device ? lengths.device : lengths.host.data();
@@ -272,12 +271,8 @@ static void check_score(const score_case &c, const char *variant, bool mass) {
   point(false);
   run_reference(kernel_score_blocks, &a);
   bool exact = !strcmp(variant, "cuda") && !mass;
-  compare(
-      what, scores.download(), scores.host, [](float x) { return (double)x; },
-      exact  ? 0
-      : mass ? 1e-9
-             : 1e-4,
-      mass ? 1e-4 : 0);
+  double absolute = exact ? 0 : mass ? 1e-9 : 1e-4;
+  compare(what, scores.download(), scores.host, [](float x) { return (double)x; }, absolute, mass ? 1e-4 : 0);
 }
 
 static void check_all() {
@@ -298,19 +293,19 @@ static void check_all() {
                                   {600, 2, 2, 1, 1, 1, 1, 0, 0, DT_BF16, 0}};
   for (auto &c : general) check_project(c, "cuda");
 
-  const score_case scores[] = {{1, 32, 8, 32, 16, 1, 0, 0, 0, 0, 0, 0},    {1, 32, 8, 32, 16, 100, 0, 0, 0, 1, 0, 0},
-                               {1, 32, 8, 32, 16, 8192, 0, 0, 0, 0, 0, 0}, {1, 32, 8, 32, 16, 8191, 1, 0, 1, 1, 0, 1},
-                               {1, 24, 2, 32, 16, 3000, 1, 0, 1, 1, 0, 1}, {5, 32, 8, 32, 16, 777, 1, 1, 1, 1, 0, 1},
-                               {5, 32, 8, 32, 16, 777, 1, 0, 1, 1, 0, 1},  {64, 32, 8, 32, 16, 300, 0, 0, 0, 1, 0, 0},
-                               {3, 8, 8, 64, 16, 333, 0, 0, 1, 1, 0, 0},   {17, 8, 8, 16, 16, 97, 0, 0, 1, 1, 0, 0},
-                               {2, 16, 1, 128, 16, 500, 1, 1, 1, 1, 0, 0}, {1, 6, 2, 48, 32, 400, 1, 0, 1, 1, 0, 1},
-                               {2, 15, 3, 80, 48, 222, 1, 0, 1, 1, 0, 0},  {3, 7, 7, 96, 16, 222, 0, 0, 1, 1, 0, 0},
-                               {2, 12, 4, 112, 64, 50, 1, 1, 1, 1, 0, 1},  {7, 24, 2, 32, 16, 120, 0, 0, 0, 0, 0, 0},
-                               {1, 64, 64, 32, 16, 100, 0, 0, 0, 1, 0, 0}, {4, 32, 8, 32, 16, 64, 1, 0, 1, 1, 0, 0},
-                               {1, 32, 8, 24, 16, 700, 0, 0, 1, 1, 0, 1},  {3, 9, 3, 8, 16, 90, 1, 1, 1, 1, 0, 1},
-                               {1, 10, 2, 40, 32, 77, 0, 0, 0, 1, 0, 1},   {1, 32, 32, 256, 16, 40, 1, 0, 1, 0, 0, 0},
+  const score_case scores[] = {{1, 32, 8, 32, 16, 1, 0, 0, 0, 0, 0, 0},     {1, 32, 8, 32, 16, 100, 0, 0, 0, 1, 0, 0},
+                               {1, 32, 8, 32, 16, 8192, 0, 0, 0, 0, 0, 0},  {1, 32, 8, 32, 16, 8191, 1, 0, 1, 1, 0, 1},
+                               {1, 24, 2, 32, 16, 3000, 1, 0, 1, 1, 0, 1},  {5, 32, 8, 32, 16, 777, 1, 1, 1, 1, 0, 1},
+                               {5, 32, 8, 32, 16, 777, 1, 0, 1, 1, 0, 1},   {64, 32, 8, 32, 16, 300, 0, 0, 0, 1, 0, 0},
+                               {3, 8, 8, 64, 16, 333, 0, 0, 1, 1, 0, 0},    {17, 8, 8, 16, 16, 97, 0, 0, 1, 1, 0, 0},
+                               {2, 16, 1, 128, 16, 500, 1, 1, 1, 1, 0, 0},  {1, 6, 2, 48, 32, 400, 1, 0, 1, 1, 0, 1},
+                               {2, 15, 3, 80, 48, 222, 1, 0, 1, 1, 0, 0},   {3, 7, 7, 96, 16, 222, 0, 0, 1, 1, 0, 0},
+                               {2, 12, 4, 112, 64, 50, 1, 1, 1, 1, 0, 1},   {7, 24, 2, 32, 16, 120, 0, 0, 0, 0, 0, 0},
+                               {1, 64, 64, 32, 16, 100, 0, 0, 0, 1, 0, 0},  {4, 32, 8, 32, 16, 64, 1, 0, 1, 1, 0, 0},
+                               {1, 32, 8, 24, 16, 700, 0, 0, 1, 1, 0, 1},   {3, 9, 3, 8, 16, 90, 1, 1, 1, 1, 0, 1},
+                               {1, 10, 2, 40, 32, 77, 0, 0, 0, 1, 0, 1},    {1, 32, 32, 256, 16, 40, 1, 0, 1, 0, 0, 0},
                                {1, 16, 16, 32, 16, 5000, 0, 0, 1, 1, 0, 1}, {2, 12, 4, 64, 64, 50, 1, 1, 1, 1, 0, 1},
-                               {1, 6, 2, 32, 48, 400, 1, 0, 1, 1, 0, 1},   {3, 32, 8, 128, 32, 70, 0, 0, 1, 1, 0, 1}};
+                               {1, 6, 2, 32, 48, 400, 1, 0, 1, 1, 0, 1},    {3, 32, 8, 128, 32, 70, 0, 0, 1, 1, 0, 1}};
   const score_case means[] = {{1, 32, 8, 128, 1, 1, 0, 0, 0, 0, 0, 0},    {1, 32, 8, 128, 1, 8192, 0, 0, 0, 0, 0, 0},
                               {1, 32, 8, 32, 1, 8191, 1, 0, 1, 1, 0, 1},  {1, 9, 3, 64, 1, 3000, 1, 0, 1, 1, 0, 1},
                               {5, 32, 8, 64, 1, 777, 1, 1, 1, 1, 0, 1},   {5, 32, 8, 128, 1, 777, 1, 0, 1, 1, 0, 1},
@@ -413,21 +408,18 @@ static double read_rate, copy_rate, empty_us; /* bytes per us */
 static void measure_ceilings() {
   const int64_t n = 1ll << 29;
   double best = 1e9, copy_us = 1e9;
-  for (int ctas : {132, 264, 528, 1056, 2112, 4224, 16896})
-    best = std::min(
-        best,
-        median_us(
-            [&](int i) { read_all<<<ctas, 512, 0, stream>>>((const uint4 *)(pool + i % 4 * n), n / 16, (uint32_t *)outputs); },
-            8));
+  for (int ctas : {132, 264, 528, 1056, 2112, 4224, 16896}) {
+    auto read = [&](int i) { read_all<<<ctas, 512, 0, stream>>>((uint4 *)(pool + i % 4 * n), n / 16, (uint32_t *)outputs); };
+    best = std::min(best, median_us(read, 8));
+  }
   double memcpy_us = median_us(
       [&](int i) { MUST(cudaMemcpyAsync(outputs + i % 2 * n, pool + i % 4 * n, n, cudaMemcpyDeviceToDevice, stream)); }, 8);
-  for (int ctas : {264, 528, 1056, 2112, 4224, 16896, 65536})
-    copy_us = std::min(copy_us, median_us(
-                                    [&](int i) {
-                                      copy_all<<<ctas, 512, 0, stream>>>((const uint4 *)(pool + i % 4 * n),
-                                                                         (uint4 *)(outputs + i % 2 * n), n / 16);
-                                    },
-                                    8));
+  for (int ctas : {264, 528, 1056, 2112, 4224, 16896, 65536}) {
+    auto copy = [&](int i) {
+      copy_all<<<ctas, 512, 0, stream>>>((uint4 *)(pool + i % 4 * n), (uint4 *)(outputs + i % 2 * n), n / 16);
+    };
+    copy_us = std::min(copy_us, median_us(copy, 8));
+  }
   read_rate = (double)n / best;
   copy_rate = 2.0 * (double)n / std::min(memcpy_us, copy_us);
   empty_us = median_us([&](int) { nothing<<<1, 32, 0, stream>>>(); }, 200);
@@ -559,16 +551,21 @@ static void bench_score(bool tune) {
   struct {
     const char *what;
     int n_blocks, n_rows, n_entries, rank;
-  } cases[] = {{"1k", 64, 1, 16, 32}, {"16k", 1024, 1, 16, 32}, {"128k", 8192, 1, 16, 32},
-               {"1M", 65536, 1, 16, 32}, {"128k, 4 rows", 8192, 4, 16, 32}, {"128k, 16 rows", 8192, 16, 16, 32},
-               {"128k, rank 16", 8192, 1, 16, 16}, {"128k, rank 64", 8192, 1, 16, 64}, {"16k, means of 128", 1024, 1, 1, 128},
-               {"128k, means of 128", 8192, 1, 1, 128}, {"1M, means of 128", 65536, 1, 1, 128}, {"128k, means of 32", 8192, 1, 1, 32},
-               {"1M, means of 32", 65536, 1, 1, 32}, {"16k, bounds of 128", 1024, 1, 2, 128}, {"128k, bounds of 128", 8192, 1, 2, 128},
-               {"1M, bounds of 128", 65536, 1, 2, 128}, {"128k, bounds of 32", 8192, 1, 2, 32}};
+  } cases[] = {{"1k", 64, 1, 16, 32}, {"16k", 1024, 1, 16, 32},
+               {"128k", 8192, 1, 16, 32}, {"1M", 65536, 1, 16, 32},
+               {"128k, 4 rows", 8192, 4, 16, 32}, {"128k, 16 rows", 8192, 16, 16, 32},
+               {"128k, rank 16", 8192, 1, 16, 16}, {"128k, rank 64", 8192, 1, 16, 64},
+               {"16k, means of 128", 1024, 1, 1, 128}, {"128k, means of 128", 8192, 1, 1, 128},
+               {"1M, means of 128", 65536, 1, 1, 128}, {"128k, means of 32", 8192, 1, 1, 32},
+               {"1M, means of 32", 65536, 1, 1, 32}, {"16k, bounds of 128", 1024, 1, 2, 128},
+               {"128k, bounds of 128", 8192, 1, 2, 128}, {"1M, bounds of 128", 65536, 1, 2, 128},
+               {"128k, bounds of 32", 8192, 1, 2, 32}};
   for (int mass = 0; mass < 2; mass++)
-    for (auto &c : cases)
-      bench_scores((std::string(mass ? "mass " : "score ") + c.what).c_str(), c.n_entries == 2 ? "minmax" : c.n_entries == 1 ? "mma_any" : "mma",
-                   score_bench(c.n_blocks, c.n_rows, mass, c.n_entries, c.rank), tune);
+    for (auto &c : cases) {
+      const char *variant = c.n_entries == 2 ? "minmax" : c.n_entries == 1 ? "mma_any" : "mma";
+      score_bench b(c.n_blocks, c.n_rows, mass, c.n_entries, c.rank);
+      bench_scores((std::string(mass ? "mass " : "score ") + c.what).c_str(), variant, b, tune);
+    }
   bench_q_then_score("q, then score 16k", 1024, false);
   bench_q_then_score("q, then score 128k", 8192, false);
   bench_q_then_score("q, then mass 128k", 8192, true);

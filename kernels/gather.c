@@ -13,8 +13,9 @@ static bool check(const void *args, char *why, size_t why_bytes) {
 }
 
 static int64_t n_items(const void *args, int phase) {
+  const tide_gather_args *a = args;
   (void)phase;
-  return ((const tide_gather_args *)args)->n;
+  return a->row_bytes ? a->n : 0;
 }
 
 /* The source row of an id, or -1. */

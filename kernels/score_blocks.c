@@ -14,7 +14,9 @@ static int64_t padded_heads(const tide_score_blocks_args *a) {
 
 static int64_t scratch(const void *args) {
   const tide_score_blocks_args *a = args;
-  return a->mass ? a->n_rows * padded_heads(a) * ((int64_t)a->n_blocks + N_PARTS) : 0;
+  if (!a->mass || a->n_rows < 0 || a->n_q_heads < 0 || a->n_blocks < 0) return 0;
+  int64_t lists = a->n_rows * padded_heads(a), one = (int64_t)a->n_blocks + N_PARTS;
+  return lists > INT64_MAX / one ? INT64_MAX : lists * one;
 }
 
 static bool check(const void *args, char *why, size_t why_bytes) {

@@ -120,6 +120,20 @@ static tide_status set_outputs(tide_ctx *ctx, const tide_attend_io *io, const de
   return TIDE_OK;
 }
 
+/* No output may share memory with an input or with another output. */
+static tide_status check_apart(tide_ctx *ctx, const tide_attend_io *io, const dev *d) {
+  static const char *const names[] = {"attend: out", "attend: lse", "attend: mass", "q", "k", "v", "table", "positions", "blocks"};
+  const tide_view *given[] = {io->out, io->lse, io->mass, &io->q, &io->k, io->v.dtype ? &io->v : NULL, io->table,
+                              io->positions, io->blocks};
+  tide_view views[COUNT_OF(given)];
+  for (int i = 0; i < COUNT_OF(given); i++)
+    if (given[i]) TRY(view_resolve(ctx, names[i], given[i], &views[i]));
+  for (int out = 0; out < 3; out++)
+    for (int i = out + 1; given[out] && i < COUNT_OF(given); i++)
+      if (given[i]) TRY(view_apart(ctx, d, names[out], &views[out], names[i], &views[i]));
+  return TIDE_OK;
+}
+
 static tide_status factor(tide_ctx *ctx, const char *what, double given, double standard, double *out) {
   *out = given == 0 ? standard : given;
   return isfinite(given) ? TIDE_OK : tide_fail(ctx, TIDE_EINVAL, "attend: %s must be finite (got %g)", what, given);
@@ -135,6 +149,7 @@ tide_status tide_attend(tide_ctx *ctx, const tide_attend_io *io, void *stream) {
   TRY(set_operands(ctx, io, &a, &d));
   TRY(set_lists(ctx, io, d, &a));
   TRY(set_outputs(ctx, io, d, &a));
+  TRY(check_apart(ctx, io, d));
   TRY(factor(ctx, "softmax_scale", io->softmax_scale, 1 / sqrt(a.head_dim > 0 ? a.head_dim : 1), &scale));
   TRY(factor(ctx, "k_scale", io->k_scale, 1, &k_scale));
   TRY(factor(ctx, "v_scale", io->v_scale, 1, &v_scale));
@@ -156,6 +171,8 @@ tide_status tide_gather(tide_ctx *ctx, const tide_view *dst, const tide_view *sr
   rows.shape[0] = list.shape[0];
   rows.setting = "ids and the rows of src";
   TRY(view_require(ctx, "gather: dst", dst, &rows, &to));
+  TRY(view_apart(ctx, d, "gather: dst", &to, "src", &from));
+  TRY(view_apart(ctx, d, "gather: dst", &to, "ids", &list));
   if (list.shape[0] > INT32_MAX || from.shape[0] > INT32_MAX)
     return tide_fail(ctx, TIDE_ERANGE, "gather: too many rows (got %lld ids and %lld rows, want below 2^31)",
                      (long long)list.shape[0], (long long)from.shape[0]);

@@ -34,19 +34,35 @@ static void set_contiguous(tide_view *v) {
   }
 }
 
-/* Number of bytes that a shape covers when contiguous, or a failure that says which extent. */
+/* Number of bytes that a shape covers when contiguous, or a failure that says which extent. Extents beside a 0 count,
+ * too: strides are made of them. */
 static tide_status shape_bytes(tide_ctx *ctx, const char *what, const tide_view *v, int64_t *out) {
   int64_t bytes = dtype_bytes(v->dtype);
+  bool empty = false;
   if (!bytes) return tide_fail(ctx, TIDE_EDTYPE, "%s: unknown dtype (got %d, want 1..8)", what, v->dtype);
   if (v->n_dims < 0 || v->n_dims > TIDE_MAX_DIMS)
     return tide_fail(ctx, TIDE_ESHAPE, "%s: dimensions out of range (got %d, want 0..%d)", what, v->n_dims, TIDE_MAX_DIMS);
   for (int i = 0; i < v->n_dims; i++) {
     if (v->shape[i] < 0)
       return tide_fail(ctx, TIDE_ESHAPE, "%s: negative extent (got %lld in dimension %d)", what, (long long)v->shape[i], i);
-    if (!mul_size(bytes, v->shape[i], &bytes))
+    empty |= v->shape[i] == 0;
+    if (!mul_size(bytes, v->shape[i] ? v->shape[i] : 1, &bytes))
       return tide_fail(ctx, TIDE_ESHAPE, "%s: shape overflows 2^63 bytes at dimension %d", what, i);
   }
-  *out = bytes;
+  *out = empty ? 0 : bytes;
+  return TIDE_OK;
+}
+
+/* Strides that a kernel may multiply with any index: none of them leaves 2^63 bytes, nor do all together. */
+static tide_status check_strides(tide_ctx *ctx, const char *what, const tide_view *v) {
+  int64_t total = 0, step;
+  for (int i = 0; i < v->n_dims; i++) {
+    int64_t extent = v->shape[i] > 2 ? v->shape[i] : 2, stride = v->stride[i];
+    if (stride == INT64_MIN || !mul_size(stride < 0 ? -stride : stride, extent, &step) ||
+        !mul_size(step, dtype_bytes(v->dtype), &step) || !add_size(total, step, &total))
+      return tide_fail(ctx, TIDE_ESHAPE, "%s: strides overflow 2^63 bytes at dimension %d (got %lld for %lld elements)", what,
+                       i, (long long)stride, (long long)v->shape[i]);
+  }
   return TIDE_OK;
 }
 
@@ -56,6 +72,7 @@ tide_status view_resolve(tide_ctx *ctx, const char *what, const tide_view *in, t
   dev *d;
   TRY(shape_bytes(ctx, what, in, &bytes));
   TRY(ctx_device(ctx, in->device, &d));
+  TRY(check_strides(ctx, what, in));
   if (!in->data && bytes > 0) return tide_fail(ctx, TIDE_EINVAL, "%s: data is NULL", what);
   bool strided = false;
   for (int i = 0; i < in->n_dims; i++) strided |= in->stride[i] != 0;
@@ -63,6 +80,25 @@ tide_status view_resolve(tide_ctx *ctx, const char *what, const tide_view *in, t
   out->device = d->id;
   if (!strided) set_contiguous(out);
   return TIDE_OK;
+}
+
+/* The bytes that a view spans: *first .. *last - 1. */
+static void span_of(const tide_view *v, uintptr_t *first, uintptr_t *last) {
+  int64_t bytes = dtype_bytes(v->dtype);
+  *first = (uintptr_t)v->data;
+  *last = *first + (uintptr_t)bytes;
+  for (int i = 0; i < v->n_dims; i++) {
+    int64_t reach = (v->shape[i] - 1) * v->stride[i] * bytes;
+    *(reach < 0 ? first : last) += (uintptr_t)reach;
+  }
+}
+
+bool view_overlaps(const tide_view *a, const tide_view *b) {
+  uintptr_t first_a, last_a, first_b, last_b;
+  if (view_count(a) == 0 || view_count(b) == 0) return false;
+  span_of(a, &first_a, &last_a);
+  span_of(b, &first_b, &last_b);
+  return first_a < last_b && first_b < last_a;
 }
 
 tide_view tide_view_of(int32_t dtype, void *data, int32_t n_dims, const int64_t *shape) {
@@ -83,27 +119,42 @@ static void storage_free_memory(storage *s) {
   s->release = NULL;
 }
 
+static void storage_kill(storage *s) {
+  if (!s->linked) return;
+  storage_free_memory(s);
+  if (s->prev) s->prev->next = s->next;
+  else s->ctx->storages = s->next;
+  if (s->next) s->next->prev = s->prev;
+  s->linked = false;
+}
+
 void storage_kill_all(tide_ctx *ctx) {
-  for (storage *s = ctx->storages; s; s = s->next) storage_free_memory(s);
-  ctx->storages = NULL;
+  for (storage *s = ctx->storages, *next; s; s = next) {
+    next = s->next;
+    if (!s->n_exports) storage_kill(s);
+  }
 }
 
 static void storage_unref(storage *s) {
   if (--s->n_refs > 0) return;
   tide_ctx *ctx = s->ctx;
-  if (!ctx->closed) {
-    storage_free_memory(s);
-    if (s->prev) s->prev->next = s->next;
-    else ctx->storages = s->next;
-    if (s->next) s->next->prev = s->prev;
-  }
+  storage_kill(s);
   free(s);
   ctx_release(ctx);
+}
+
+void storage_export(storage *s, int change) {
+  s->n_exports += change;
+  s->ctx->n_exports += change;
+  if (!s->ctx->closed) return;
+  if (!s->n_exports) storage_kill(s);
+  ctx_close_devices(s->ctx);
 }
 
 static void storage_link(tide_ctx *ctx, storage *s) {
   s->ctx = ctx;
   s->n_refs = 1;
+  s->linked = true;
   s->next = ctx->storages;
   if (s->next) s->next->prev = s;
   ctx->storages = s;
@@ -180,6 +231,7 @@ static tide_status buf_alive(const tide_buf *b) {
 }
 
 static tide_status share(tide_buf *b, const tide_view *view, tide_buf **out) {
+  if (!out) return tide_fail(b->storage->ctx, TIDE_EINVAL, "buffer: out is required (got NULL)");
   tide_buf *child = malloc(sizeof *child);
   if (!child) return tide_fail(b->storage->ctx, TIDE_EMEM, "buffer: out of memory");
   *child = (tide_buf){.storage = b->storage, .view = *view};
@@ -227,6 +279,7 @@ tide_status tide_buf_reshape(tide_buf *b, int32_t n_dims, const int64_t *shape, 
   tide_view v = {.data = b->view.data, .dtype = b->view.dtype, .n_dims = n_dims, .device = b->view.device};
   char from[160], to[160];
   int64_t bytes;
+  if (!shape && n_dims > 0) return tide_fail(ctx, TIDE_EINVAL, "reshape: shape is required (got NULL)");
   for (int i = 0; i < n_dims && i < TIDE_MAX_DIMS; i++) v.shape[i] = shape[i];
   TRY(shape_bytes(ctx, "reshape", &v, &bytes));
   if (view_count(&v) != view_count(&b->view))
@@ -243,6 +296,7 @@ tide_status tide_buf_permute(tide_buf *b, const int32_t *order, tide_buf **out) 
   TRY(buf_alive(b));
   tide_view v = b->view;
   unsigned seen = 0;
+  if (!order && v.n_dims > 0) return tide_fail(b->storage->ctx, TIDE_EINVAL, "permute: order is required (got NULL)");
   for (int i = 0; i < v.n_dims; i++) {
     if (order[i] < 0 || order[i] >= v.n_dims || seen & 1u << order[i])
       return tide_fail(b->storage->ctx, TIDE_EINVAL, "permute: order is no permutation of 0..%d (got %d at %d)", v.n_dims - 1,
@@ -256,6 +310,7 @@ tide_status tide_buf_permute(tide_buf *b, const int32_t *order, tide_buf **out) 
 
 tide_status tide_buf_view(const tide_buf *b, tide_view *out) {
   TRY(buf_alive(b));
+  if (!out) return tide_fail(b->storage->ctx, TIDE_EINVAL, "view: out is required (got NULL)");
   *out = b->view;
   return TIDE_OK;
 }

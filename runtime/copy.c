@@ -81,6 +81,23 @@ static tide_status copy_across(tide_buf *dst, tide_buf *src, dev *to, dev *from,
   return status;
 }
 
+/* Views of the same elements in the same order. */
+static bool is_same_view(const tide_view *a, const tide_view *b) {
+  return a->data == b->data && a->dtype == b->dtype && !memcmp(a->shape, b->shape, sizeof a->shape) &&
+         !memcmp(a->stride, b->stride, sizeof a->stride);
+}
+
+/* Between views that share memory: by way of a temporary, as if all were read before anything is written. Waits. */
+static tide_status copy_overlapping(tide_buf *dst, tide_buf *src, dev *d, void *stream) {
+  tide_buf *whole;
+  TRY(temporary(src, src->view.dtype, d->id, false, &whole));
+  tide_status status = view_copy(d, &whole->view, &src->view, stream);
+  if (!status) status = view_copy(d, &dst->view, &whole->view, stream);
+  if (!status) status = d->ops->sync(d, stream, false);
+  tide_buf_close(whole);
+  return status;
+}
+
 tide_status tide_buf_copy(tide_buf *dst, tide_buf *src, void *stream) {
   dev *to, *from;
   char a[160], b[160];
@@ -94,8 +111,10 @@ tide_status tide_buf_copy(tide_buf *dst, tide_buf *src, void *stream) {
     return tide_fail(dst->storage->ctx, TIDE_ESHAPE, "copy: shapes differ (got %s, want %s as dst)", view_text(&src->view, a),
                      view_text(&dst->view, b));
   if (view_count(&dst->view) == 0) return TIDE_OK;
-  if (to == from) return view_copy(to, &dst->view, &src->view, stream);
-  return copy_across(dst, src, to, from, stream);
+  if (to != from) return copy_across(dst, src, to, from, stream);
+  if (is_same_view(&dst->view, &src->view)) return TIDE_OK;
+  if (to->ops != &dev_null && view_overlaps(&dst->view, &src->view)) return copy_overlapping(dst, src, to, stream);
+  return view_copy(to, &dst->view, &src->view, stream);
 }
 
 static tide_status host_view(const tide_buf *b, const char *what, void *host, int64_t host_bytes, tide_view *out) {
@@ -154,6 +173,7 @@ static void describe_values(const float *x, int64_t n, tide_buf_stats *s) {
 tide_status tide_buf_describe(tide_buf *b, tide_buf_stats *out) {
   dev *d, *host;
   TRY(device_of(b, &d));
+  if (!out) return tide_fail(b->storage->ctx, TIDE_EINVAL, "describe: out is required (got NULL)");
   TRY(ctx_device(b->storage->ctx, TIDE_DEVICE_HOST, &host));
   int64_t n = view_count(&b->view);
   tide_buf_stats stats = {.n = n, .min_at = -1, .max_at = -1, .n_bins = n < 24 ? (int32_t)n : 24};

@@ -65,6 +65,7 @@ tide_status ctx_device(tide_ctx *ctx, int32_t id, dev **out) {
 tide_status tide_ctx_open(const tide_ctx_settings *settings, tide_ctx **out, char *error, int64_t error_bytes) {
   static const tide_ctx_settings defaults;
   if (!settings) settings = &defaults;
+  if (!out) return tide_fail_into(error, error_bytes, TIDE_EINVAL, "context: out is required (got NULL)");
   if (settings->n_threads < 0 || settings->cpu_level < 0 || settings->cpu_level > TIDE_CPU_V4)
     return tide_fail_into(error, error_bytes, TIDE_EINVAL, "context: n_threads must be 0 or more and cpu_level 0..3 "
                           "(got %d and %d)", settings->n_threads, settings->cpu_level);

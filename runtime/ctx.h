@@ -17,6 +17,7 @@ struct tide_ctx {
   int32_t n_devices;
   ledger ledger;
   storage *storages;                     /* a list, freed when the context closes */
+  int32_t n_exports;                     /* tensors that somebody else still holds; the devices wait for them */
   struct tide_event *events;
   struct tide_graph *graphs;
   tide_ctx_settings settings;            /* device is NULL here: names live in the devices */
@@ -25,6 +26,8 @@ struct tide_ctx {
 
 void ctx_retain(tide_ctx *ctx);
 void ctx_release(tide_ctx *ctx);
+/* Closes the devices of a closed context, once the last exported tensor has come back. */
+void ctx_close_devices(tide_ctx *ctx);
 /* The device behind an id, or a failure that names the range. Refuses on a closed context. */
 tide_status ctx_device(tide_ctx *ctx, int32_t id, dev **out);
 

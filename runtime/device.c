@@ -31,6 +31,7 @@ char *dev_name(const dev *d, char out[32]) {
 }
 
 tide_status tide_device_probe(int32_t index, tide_device_info *out) {
+  if (!out) return TIDE_EINVAL;
   for (int b = 0; b < COUNT_OF(backends) && index >= 0; b++) {
     for (int32_t ordinal = 0;; ordinal++, index--) {
       tide_device_info info = {0};
@@ -90,6 +91,7 @@ tide_status tide_device_open(tide_ctx *ctx, const char *name, int32_t *out_devic
 tide_status tide_device_describe(tide_ctx *ctx, int32_t device, tide_device_info *out) {
   dev *d;
   TRY(ctx_device(ctx, device, &d));
+  if (!out) return tide_fail(ctx, TIDE_EINVAL, "device: out is required (got NULL)");
   tide_device_info info = {0};
   TRY(d->ops->describe(d, &info));
   *out = info;
@@ -109,23 +111,29 @@ static void kill_handles(tide_ctx *ctx) {
   ctx->graphs = NULL;
 }
 
+void ctx_close_devices(tide_ctx *ctx) {
+  if (ctx->n_exports) return;
+  for (; ctx->n_devices; ctx->n_devices--) {
+    dev *d = ctx->devices[ctx->n_devices];
+    d->ops->close(d);
+    free(d);
+  }
+}
+
 void tide_ctx_close(tide_ctx *ctx) {
   if (!ctx || ctx->closed) return;
   for (int32_t id = 1; id <= ctx->n_devices; id++) ctx->devices[id]->ops->sync(ctx->devices[id], NULL, true);
   kill_handles(ctx);
   storage_kill_all(ctx);
   ctx->closed = true;
-  for (int32_t id = ctx->n_devices; id >= 1; id--) {
-    ctx->devices[id]->ops->close(ctx->devices[id]);
-    free(ctx->devices[id]);
-    ctx->devices[id] = NULL;
-  }
+  ctx_close_devices(ctx);
   ctx_release(ctx);
 }
 
 tide_status tide_stream_new(tide_ctx *ctx, int32_t device, void **out_stream) {
   dev *d;
   TRY(ctx_device(ctx, device, &d));
+  if (!out_stream) return tide_fail(ctx, TIDE_EINVAL, "stream: out is required (got NULL)");
   return d->ops->stream_new(d, out_stream);
 }
 
@@ -150,6 +158,7 @@ tide_status tide_stream_query(tide_ctx *ctx, int32_t device, void *stream) {
 tide_status tide_event_new(tide_ctx *ctx, int32_t device, tide_event **out) {
   dev *d;
   TRY(ctx_device(ctx, device, &d));
+  if (!out) return tide_fail(ctx, TIDE_EINVAL, "event: out is required (got NULL)");
   tide_event *e = calloc(1, sizeof *e);
   if (!e) return tide_fail(ctx, TIDE_EMEM, "event: out of memory");
   *e = (tide_event){.ctx = ctx, .device = d, .next = ctx->events};
@@ -182,6 +191,7 @@ tide_status tide_stream_wait(tide_event *event, void *stream) {
 tide_status tide_event_elapsed_us(tide_event *first, tide_event *last, double *out) {
   TRY(event_alive(first));
   TRY(event_alive(last));
+  if (!out) return tide_fail(first->ctx, TIDE_EINVAL, "event: out is required (got NULL)");
   if (first->device != last->device)
     return tide_fail(first->ctx, TIDE_EINVAL, "event: first and last belong to different devices");
   return first->device->ops->event_elapsed(first->device, first->handle, last->handle, out);
@@ -208,6 +218,7 @@ tide_status tide_graph_begin(tide_ctx *ctx, int32_t device, void *stream) {
 tide_status tide_graph_end(tide_ctx *ctx, int32_t device, void *stream, tide_graph **out) {
   dev *d;
   TRY(ctx_device(ctx, device, &d));
+  if (!out) return tide_fail(ctx, TIDE_EINVAL, "graph: out is required (got NULL)");
   tide_graph *g = calloc(1, sizeof *g);
   if (!g) return tide_fail(ctx, TIDE_EMEM, "graph: out of memory");
   *g = (tide_graph){.ctx = ctx, .device = d, .next = ctx->graphs};

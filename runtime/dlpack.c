@@ -40,6 +40,7 @@ typedef struct exported {
 
 static void delete_exported(dl_managed *self) {
   exported *e = self->manager;
+  storage_export(e->buf->storage, -1);
   tide_buf_close(e->buf);
   free(e);
 }
@@ -58,6 +59,7 @@ tide_status tide_buf_to_dlpack(tide_buf *b, void **out) {
     free(e);
     return status;
   }
+  storage_export(b->storage, 1);
   dl_tensor *t = &e->managed.tensor;
   memcpy(e->shape, b->view.shape, sizeof e->shape);
   memcpy(e->stride, b->view.stride, sizeof e->stride);

@@ -63,7 +63,8 @@ int luaopen_tide_core(lua_State *L) {
 
 /* ---- files as memory -------------------------------------------------------------------------------------------- */
 
-/* A file mapped for reading, shared by the buffers that lie over it; declared for the FFI in safetensors.lua. Buffers
+/* A file in memory, shared by the buffers that lie over it; declared for the FFI in safetensors.lua. What is written there
+ * stays there: pages are copied when first written to, and the file is left alone. Buffers
  * outlive whoever opened the file, so the count is kept here and not by Lua's collector. */
 typedef struct tide_map {
   const uint8_t *data;
@@ -82,7 +83,7 @@ static int map_file(int fd, tide_map *map) {
   if (!S_ISREG(st.st_mode)) return ESPIPE;
   map->bytes = st.st_size;
   if (!map->bytes) return 0;
-  void *data = mmap(NULL, (size_t)map->bytes, PROT_READ, MAP_PRIVATE, fd, 0);
+  void *data = mmap(NULL, (size_t)map->bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_NORESERVE, fd, 0);
   if (data == MAP_FAILED) return errno;
   map->data = data;
   return 0;

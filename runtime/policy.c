@@ -11,7 +11,9 @@
 
 #pragma weak tide_lua_policy_host
 
-enum { PRACTICE_N = 4096, STRIKES_IN_ROW = 3, MAX_SOURCE_BYTES = 1 << 20, SCRIPT_MEMORY_BYTES = 16 << 20 };
+/* The compiler of Lua needs time that grows with the square of a text made for that (9 s for 1 MiB), and no watchdog
+ * looks into it. */
+enum { PRACTICE_N = 4096, STRIKES_IN_ROW = 3, MAX_SOURCE_BYTES = 1 << 17, SCRIPT_MEMORY_BYTES = 16 << 20 };
 static const double default_budget_us = 5000;
 
 /* Bytes of a candidate over all columns. */
@@ -320,6 +322,9 @@ static tide_status load(tide_ctx *ctx, const policy_source *source, double budge
   if (!&tide_lua_policy_host)
     return tide_fail(ctx, TIDE_EUNSUPPORTED, "policy '%s': no Lua in this process; link libtide_lua to load policies",
                      source->name);
+  if (source->bytes > MAX_SOURCE_BYTES)
+    return tide_fail(ctx, TIDE_EFORMAT, "policy '%s': no script of reasonable size (got %lld bytes, want %d at most)",
+                     source->name, (long long)source->bytes, MAX_SOURCE_BYTES);
   tide_policy *p = calloc(1, sizeof *p);
   if (!p) return tide_fail(ctx, TIDE_EMEM, "policy '%s': out of memory", source->name);
   ctx_retain(ctx);

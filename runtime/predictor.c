@@ -176,10 +176,10 @@ static tide_status stage(tide_predictor *p, dev *d, int32_t layer, const key_blo
 
 static tide_status check_piece(const tide_predictor *p, const predictor_sequence *seq, int64_t first_token, int64_t n,
                                const key_blocks *k, const int32_t *table, int64_t n_table) {
-  int64_t n_complete = (first_token + n) / p->s.block_size;
   if (first_token != 0 && first_token != seq->n_tokens)
     return tide_fail(p->ctx, TIDE_ESTATE, "append: the piece does not follow the last one (got first_token %lld, want %lld, or "
                      "0 to start anew)", (long long)first_token, (long long)seq->n_tokens);
+  int64_t n_complete = (first_token + n) / p->s.block_size;
   if (first_token % p->s.block_size && k->dtype != seq->staged_dtype)
     return tide_fail(p->ctx, TIDE_EDTYPE, "append: k changes its dtype within a block (got %s, want %s)", dtype_name(k->dtype),
                      dtype_name(seq->staged_dtype));
@@ -284,6 +284,7 @@ tide_status tide_predictor_project(tide_predictor *p, int32_t layer, const tide_
   view_want want = {d, 1 << TIDE_BF16, 3, {rows.shape[0], p->s.n_q_heads, p->s.rank}, 3, "rank"};
   if (q->n_dims == 2) want = (view_want){d, 1 << TIDE_BF16, 2, {p->s.n_q_heads, p->s.rank}, 2, "rank"};
   TRY(view_require(p->ctx, "project: out", out, &want, &y));
+  TRY(view_apart(p->ctx, d, "project: out", &y, "q", &rows));
   return rows.shape[0] ? project_rows(p, d, layer, &rows, 0, (int32_t)rows.shape[0], y.data, stream) : TIDE_OK;
 }
 
@@ -351,6 +352,7 @@ tide_status tide_predictor_score(tide_predictor *p, int32_t layer, const tide_vi
   TRY(queries_of(p, d, "score: q", q, &rows));
   TRY(request_of(p, d, request, rows.shape[0], &args));
   TRY(scores_of(p, d, scores, q->n_dims == 2, rows.shape[0], args.n_blocks, &out));
+  TRY(view_apart(p->ctx, d, "score: scores", &out, "q", &rows));
   int64_t n_rows = rows.shape[0], pool = (int64_t)layer * p->s.n_blocks;
   if (n_rows == 0 || args.n_blocks == 0) return TIDE_OK;
   if (p->s.no_predict) return score_nothing(p, d, &out, stream);

@@ -160,7 +160,8 @@ tide_status tide_buf_reshape(tide_buf *b, int32_t n_dims, const int64_t *shape, 
 tide_status tide_buf_permute(tide_buf *b, const int32_t *order, tide_buf **out);   /* dimension i of out is order[i] of b */
 tide_status tide_buf_view(const tide_buf *b, tide_view *out);
 tide_status tide_buf_fill(tide_buf *b, double value, void *stream);
-/* Same shape; dtypes may differ (f32 in between, round to nearest even). Between any two devices. */
+/* Same shape; dtypes may differ (f32 in between, round to nearest even). Between any two devices, and between views that
+ * share memory: then it waits. */
 tide_status tide_buf_copy(tide_buf *dst, tide_buf *src, void *stream);
 tide_status tide_buf_read(tide_buf *b, void *host, int64_t host_bytes);            /* waits; elements in row-major order */
 tide_status tide_buf_write(tide_buf *b, const void *host, int64_t host_bytes);     /* waits; likewise */
@@ -210,7 +211,7 @@ enum { TIDE_PROJECTION_IDENTITY = 0, TIDE_PROJECTION_RANDOM = 1, TIDE_PROJECTION
 enum { TIDE_AGGREGATE_MASS = 0, TIDE_AGGREGATE_MAX = 1 };
 
 typedef struct tide_predictor_settings {
-  int32_t n_layers;              /* 0: 1 */
+  int32_t n_layers;              /* 1..65536; 0: 1 */
   int32_t n_blocks;              /* required: blocks of the pool, per layer */
   int32_t block_size;            /* tokens a block; 0: 16 */
   int32_t n_q_heads;             /* required; a multiple of n_kv_heads */
@@ -317,6 +318,7 @@ typedef struct tide_attend_io {
   double k_scale, v_scale;       /* factors of stored k and v (fp8); 0: 1 */
 } tide_attend_io;
 
+/* Outputs share memory neither with inputs nor with each other; that is refused, here and by score, project and gather. */
 tide_status tide_attend(tide_ctx *ctx, const tide_attend_io *io, void *stream);
 /* dst[i] = src[ids[i]] over the first dimension; an id out of range gives a row of zeros. ids i32 [n], same device. */
 tide_status tide_gather(tide_ctx *ctx, const tide_view *dst, const tide_view *src, const tide_view *ids, void *stream);

@@ -59,3 +59,10 @@ tide_status view_require(tide_ctx *ctx, const char *what, const tide_view *in, c
                      (long long)out->stride[loose], (long long)expected);
   return TIDE_OK;
 }
+
+/* Buffers of the null device have no memory to share. */
+tide_status view_apart(tide_ctx *ctx, const dev *d, const char *what, const tide_view *out, const char *other_name,
+                       const tide_view *other) {
+  if (d->ops == &dev_null || !view_overlaps(out, other)) return TIDE_OK;
+  return tide_fail(ctx, TIDE_EINVAL, "%s: shares memory with %s; give it memory of its own", what, other_name);
+}

@@ -18,4 +18,8 @@ typedef struct view_want {
 /* view_resolve, then the wishes. On failure out is undefined. */
 tide_status view_require(tide_ctx *ctx, const char *what, const tide_view *in, const view_want *want, tide_view *out);
 
+/* Refuses an output that shares bytes with what the call reads or writes besides: kernels run in no order. */
+tide_status view_apart(tide_ctx *ctx, const dev *d, const char *what, const tide_view *out, const char *other_name,
+                       const tide_view *other);
+
 #endif

@@ -399,6 +399,17 @@ describe("a policy", function()
       file("/dev/zero", "EFORMAT", "is no script of reasonable size")
     end)
 
+    -- Of a text there was no limit: 200 MB took 590 MB outside of the script's own 16, and 1 MB of gotos kept
+    -- the compiler busy for 9 s before any watchdog was on.
+    it("compiles no text that would keep the compiler busy", function()
+      refused("--" .. ("x"):rep(2 ^ 17), "EFORMAT",
+        "policy 'mine': no script of reasonable size (got 131074 bytes, want 131072 at most)")
+      local labels = "do " .. ("goto a "):rep(8000) .. " end " .. ("do end "):rep(10000) .. "::a::\n"
+      local started = os.clock()
+      assert.is_nil((case.load(ctx, labels .. ("x"):rep(2 ^ 17 - #labels))))
+      assert.is_true(os.clock() - started < 2)
+    end)
+
     it("finds no room in the ledger, and says so before anything is made", function()
       local small = case.context {host_limit_bytes = 1024 * 1024}
       local policy, code, message = case.load(small, by_score)

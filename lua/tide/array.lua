@@ -1,4 +1,5 @@
---- Host arrays: what reading a buffer gives, and what writing makes of Lua lists. They count from 0.
+--- Host arrays: what reading a buffer gives, and what writing makes of Lua lists. They count from 0, and
+-- `a[i] = x` sets an element.
 --
 -- Fields: n (elements), shape, dtype, pointer (cdata, to the elements in row-major order). An i64 beyond 2^53
 -- is exact through pointer only.
@@ -45,14 +46,31 @@ local function element_of(a, i)
   return tonumber(a.pointer[i])
 end
 
+local ranges = {i32 = {-2^31, 2^31 - 1}, u32 = {0, 2^32 - 1}, u8 = {0, 255}, i64 = {-2^53, 2^53}}
+
+local function element(what, v, dtype)
+  local range = ranges[dtype]
+  if range then return check.integer(("%s: element of %s"):format(what, dtype), v, range[1], range[2]) end
+  if type(v) ~= "number" then check.misuse("%s: wants numbers (got %s)", what, check.shown(v)) end
+  return v
+end
+
 function class.__index(a, i)
   if type(i) == "number" then
-    if not (i >= 0 and i < a.n) then
-      check.misuse("array: index out of range (got %s, want 0..%d)", tostring(i), a.n - 1)
+    if not (i >= 0 and i < a._n) then
+      check.misuse("array: index out of range (got %s, want 0..%d)", tostring(i), a._n - 1)
     end
     return element_of(a, i)
   end
   return methods[i]
+end
+
+function class.__newindex(a, i, v)
+  if type(i) ~= "number" then check.misuse("array: cannot set %s; set elements, from 0", check.shown(i)) end
+  if not (i % 1 == 0 and i >= 0 and i < a._n) then
+    check.misuse("array: index out of range (got %s, want 0..%d)", tostring(i), a._n - 1)
+  end
+  a.pointer[i] = element("array", v, a.dtype)
 end
 
 function class.__tostring(a)
@@ -64,7 +82,7 @@ end
 -- @usage print(table.concat(s:read():flat(), " "))
 function methods:flat()
   local list = {}
-  for i = 1, self.n do list[i] = element_of(self, i - 1) end
+  for i = 1, self._n do list[i] = element_of(self, i - 1) end
   return list
 end
 
@@ -76,7 +94,7 @@ function methods:totable()
   local function level(d)
     if d > #self.shape then
       at = at + 1
-      return element_of(self, at - 1)
+      return self[at - 1]
     end
     local list = {}
     for i = 1, self.shape[d] do list[i] = level(d + 1) end
@@ -94,8 +112,8 @@ end
 function array.new(dtype, shape, n)
   local known = array.dtypes[dtype]
   local memory = known.array(math.max(n, 1))
-  return setmetatable({n = n, dtype = dtype, shape = shape, pointer = ffi.cast(known.pointer, memory),
-    _memory = memory}, class)
+  return setmetatable({n = n, dtype = dtype, shape = {unpack(shape)},
+    pointer = ffi.cast(known.pointer, memory), _n = n, _memory = memory}, class)
 end
 
 --- Shape of a nested list, by its first elements.
@@ -105,20 +123,11 @@ end
 function array.shape_of(values)
   if getmetatable(values) == class then return values.shape end
   local shape = {}
-  while type(values) == "table" do
+  while type(values) == "table" and #shape <= 5 do -- one more than there may be; a list may hold itself
     shape[#shape + 1] = #values
     values = values[1]
   end
   return shape
-end
-
-local ranges = {i32 = {-2^31, 2^31 - 1}, u32 = {0, 2^32 - 1}, u8 = {0, 255}, i64 = {-2^53, 2^53}}
-
-local function element(what, value, dtype)
-  local range = ranges[dtype]
-  if range then return check.integer(("%s: element of %s"):format(what, dtype), value, range[1], range[2]) end
-  if type(value) ~= "number" then check.misuse("%s: wants numbers (got %s)", what, check.shown(value)) end
-  return value
 end
 
 -- Fills an array from lists nested as deep as shape is long, each of its extent.
@@ -148,8 +157,8 @@ end
 -- @usage local source = array.of("buffer:write", {1, 2, 3}, "f32", b)
 function array.of(what, values, dtype, like)
   if getmetatable(values) == class then
-    if values.n ~= like.n then
-      check.misuse("%s: an array of %d elements (want %d)", what, values.n, like.n)
+    if values._n ~= like.n then
+      check.misuse("%s: an array of %d elements (want %d)", what, values._n, like.n)
     end
     if values.dtype == dtype then return values end
     values = values:flat()

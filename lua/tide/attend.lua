@@ -64,7 +64,7 @@ local function outputs(ctx, values, q)
   return made
 end
 
-local function view(name, b) return b and buf.view_of("attend: " .. name, b) or nil end
+local function view(ctx, name, b) return b and buf.view_of("attend: " .. name, b, ctx) or nil end
 
 --- Softmax attention of query rows over a cache, whole or over a list of its blocks. Does not wait.
 -- @tparam context ctx
@@ -77,16 +77,17 @@ local function view(name, b) return b and buf.view_of("attend: " .. name, b) or 
 -- @usage local mass = tide.attend{q = c.q, k = c.k, v = c.v, first_position = 1814, mass = true}.mass
 function attend.attend(ctx, given)
   local values = settings:read(given)
-  view("q", values.q)
+  view(ctx, "q", values.q)
   local q = rows_of(values.q)
   local io = ffi.new "tide_attend_io"
   settings:fill(io, values)
-  io.q, io.k, io.v = view("q", q), view("k", values.k), view("v", values.v)
+  io.q, io.k, io.v = view(ctx, "q", q), view(ctx, "k", values.k), view(ctx, "v", values.v)
+  io.table, io.blocks = view(ctx, "table", values.table), view(ctx, "blocks", values.blocks)
+  io.positions = view(ctx, "positions", values.positions)
   local made, message, code = outputs(ctx, values, q)
   if not made then return nil, message, code end
-  io.table, io.positions, io.blocks =
-    view("table", values.table), view("positions", values.positions), view("blocks", values.blocks)
-  io.out, io.lse, io.mass = view("out", made.out), view("lse", made.lse), view("mass", made.mass)
+  io.out, io.lse = view(ctx, "out", made.out), view(ctx, "lse", made.lse)
+  io.mass = view(ctx, "mass", made.mass)
   local ok
   ok, message, code = check.status(ctx, check.allocating(lib.tide_attend, ctx:handle(), io, nil))
   if not ok then return nil, message, code end
@@ -97,14 +98,14 @@ end
 -- @tparam context ctx
 -- @tparam buf src
 -- @tparam buf|table ids i32 [n] on the device of src, or a list of numbers
--- @tparam ?buf out where to write; default: a new buffer
+-- @tparam ?buf out where to write, apart from src; default: a new buffer
 -- @treturn[1] buf [n, ...]
 -- @treturn[2] nil no room, or the device failed
 -- @treturn[2] string message
 -- @treturn[2] string code
 -- @usage local rows = tide.gather(k, {3, 1, 4})
 function attend.gather(ctx, src, ids, out)
-  local from = buf.view_of("gather: src", src)
+  local from = buf.view_of("gather: src", src, ctx)
   local message, code
   if not buf.is(ids) then
     check.type("gather: ids", ids, "table")
@@ -117,7 +118,7 @@ function attend.gather(ctx, src, ids, out)
     out, message, code = buf.make(ctx, src.dtype, shape, src.device, "gather")
     if not out then return nil, message, code end
   end
-  local to, which = buf.view_of("gather: out", out), buf.view_of("gather: ids", ids)
+  local to, which = buf.view_of("gather: out", out, ctx), buf.view_of("gather: ids", ids, ctx)
   local ok
   ok, message, code = check.status(ctx, lib.tide_gather(ctx:handle(), to, from, which, nil))
   if not ok then return nil, message, code end

@@ -1,7 +1,7 @@
 --- Buffers: numbers with a dtype, a shape and a device. Views share memory; reading is the one visible wait.
 --
--- Fields: shape (a list), dtype, device, n (elements), n_dims. `b[i]` counts from 0: a view with one
--- dimension less, or the number itself where b has one dimension (that reads, so it waits).
+-- Fields: shape (a list, a new one each time), dtype, device, n (elements), n_dims. `b[i]` counts from 0: a
+-- view with one dimension less, or the number itself where b has one dimension (that reads, so it waits).
 -- @module tide.buf
 
 local ffi = require "ffi"
@@ -41,8 +41,14 @@ local function shape_of_view(view)
   return {tonumber(e[0]), tonumber(e[1]), tonumber(e[2]), tonumber(e[3]), tonumber(e[4])}
 end
 
-local function count_of(shape)
-  return (shape[1] or 1) * (shape[2] or 1) * (shape[3] or 1) * (shape[4] or 1) * (shape[5] or 1)
+local function count_of(view)
+  local n, e = view.n_dims, view.shape
+  if n == 0 then return 1 end
+  if n == 1 then return tonumber(e[0]) end
+  if n == 2 then return tonumber(e[0] * e[1]) end
+  if n == 3 then return tonumber(e[0] * e[1] * e[2]) end
+  if n == 4 then return tonumber(e[0] * e[1] * e[2] * e[3]) end
+  return tonumber(e[0] * e[1] * e[2] * e[3] * e[4])
 end
 
 local function fill_shape(struct, shape)
@@ -55,10 +61,9 @@ end
 local function adopt(ctx, handle, anchor)
   local view = c_view()
   lib.tide_buf_view(handle, view)
-  local shape = shape_of_view(view)
   return setmetatable({
     ctx = ctx, _handle = ffi.gc(handle, lib.tide_buf_close), _view = view, _anchor = anchor,
-    shape = shape, n = count_of(shape), n_dims = view.n_dims, dtype = name_of_dtype[view.dtype],
+    n = count_of(view), n_dims = view.n_dims, dtype = name_of_dtype[view.dtype],
     device = ctx._names[view.device],
   }, buf.class)
 end
@@ -73,6 +78,7 @@ local function adopted(ctx, status, anchor)
 end
 
 local function live(b, what)
+  if not buf.is(b) then check.misuse("%s: wants a buffer before the colon (got %s)", what, check.shown(b)) end
   if not b._handle then check.misuse("%s: the buffer is closed", what) end
   b.ctx:handle()
   return b._handle
@@ -87,11 +93,17 @@ function buf.is(value) return type(value) == "table" and getmetatable(value) == 
 --- The view of an argument that must be an open buffer, or misuse.
 -- @tparam string what the argument, as messages name it: "predictor:score: q"
 -- @tparam buf b
+-- @tparam ?context ctx whose call it is: a buffer of another context will do if its device has one number in
+-- both
 -- @treturn cdata tide_view, owned by b
--- @usage local q = buf.view_of("predictor:score: q", q)
-function buf.view_of(what, b)
+-- @usage local q = buf.view_of("predictor:score: q", q, p.ctx)
+function buf.view_of(what, b, ctx)
   if not buf.is(b) then check.misuse("%s: wants a buffer (got %s)", what, check.shown(b)) end
   live(b, what)
+  if ctx and b.ctx ~= ctx and ctx._names[b._view.device] ~= b.device then
+    check.misuse("%s: lies on %s of another context (want a device of this one: %s); copy it into this one",
+      what, b.device, tostring(ctx))
+  end
   return b._view
 end
 
@@ -179,14 +191,12 @@ end
 -- @usage local b = tide.wrap(ffi.new("float[6]"), "f32", {2, 3})
 function buf.wrap(ctx, pointer, dtype, shape, options)
   options = buf.wrap_settings:read(options)
-  if type(pointer) ~= "cdata" then
-    check.misuse("tide.wrap: pointer: wants cdata (got %s)", check.shown(pointer))
-  end
+  local data = check.pointer("tide.wrap: pointer", pointer)
   local values = settings:read{dtype = dtype, shape = shape}
   local device, message, code = ctx:device_id(options.device)
   if not device then return nil, message, code end
   local view = ffi.new "tide_view"
-  view.data, view.dtype, view.device = ffi.cast("void *", pointer), dtypes[values.dtype].number, device
+  view.data, view.dtype, view.device = data, dtypes[values.dtype].number, device
   fill_shape(view, values.shape)
   local status = lib.tide_buf_wrap(ctx:handle(), view, options.release, options.arg, out)
   return adopted(ctx, status, not options.release and pointer or nil)
@@ -207,7 +217,8 @@ buf.wrap_settings = schema.new("tide.wrap", {
 -- @treturn[2] string code
 -- @usage local b = tide.from_dlpack(other:to_dlpack())
 function buf.from_dlpack(ctx, tensor)
-  return adopted(ctx, lib.tide_buf_from_dlpack(ctx:handle(), tensor, out))
+  local pointer = check.pointer("tide.from_dlpack: tensor", tensor)
+  return adopted(ctx, lib.tide_buf_from_dlpack(ctx:handle(), pointer, out))
 end
 
 ------------------------------------------------------------------------------------------------ views
@@ -367,6 +378,10 @@ function methods:write(values)
   local handle = live(self, "buffer:write")
   local dtype = dtypes[self.dtype]
   if type(values) == "cdata" then
+    if not tostring(ffi.typeof(values)):find("]>$") then
+      check.misuse("buffer:write: wants a C array, whose size is known (got %s)",
+        tostring(ffi.typeof(values)))
+    end
     return done(self, check.allocating(lib.tide_buf_write, handle, values, ffi.sizeof(values)))
   end
   local source = array.of("buffer:write", values, dtype.ctype and self.dtype or "f32", self)
@@ -495,6 +510,7 @@ buf.methods = methods
 buf.class = {
   __index = function(b, key)
     if type(key) == "number" then return index(b, key) end
+    if key == "shape" then return shape_of_view(b._view) end
     return methods[key]
   end,
   __newindex = function(_, key)

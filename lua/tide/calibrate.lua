@@ -32,11 +32,14 @@ local function source_of(ctx, value)
 end
 
 -- Keys or queries of every source, in host memory: views for C, and what keeps them alive.
-local function host_views(name, sources)
+local function host_views(ctx, name, sources)
   local views, kept = ffi.new("tide_view[?]", #sources), {}
   for i, source in ipairs(sources) do
+    if source.has and not source:has(name) then
+      return nil, ("%s: not a capture: no tensor %s"):format(source.path, name), "EFORMAT"
+    end
     local b = source[name]
-    views[i - 1] = buf.view_of(("calibrate: %s of source %d"):format(name, i), b)
+    views[i - 1] = buf.view_of(("calibrate: %s of source %d"):format(name, i), b, ctx)
     if b.device ~= "cpu" then
       local host, message, code = b:to "cpu"
       if not host then return nil, message, code end
@@ -64,17 +67,21 @@ end
 
 -- Runs C over the sources; the result as a calibration.
 local function compute(ctx, sources, values)
-  local k, kept_k, code = host_views("k", sources)
+  local k, kept_k, code = host_views(ctx, "k", sources)
   if not k then return nil, kept_k, code end
   local q, kept_q
   if values.query_aware then
-    q, kept_q, code = host_views("q", sources)
+    q, kept_q, code = host_views(ctx, "q", sources)
     if not q then return nil, kept_q, code end
   end
   local _, kv_heads, head_dim = unpack(kept_k[1].shape)
   if kept_k[1].n_dims ~= 3 then
     check.misuse("calibrate: k has the wrong shape (got %s, want [tokens, kv_heads, head_dim])",
       tostring(kept_k[1]))
+  end
+  if kv_heads > 32767 or head_dim > 256 then
+    check.misuse("calibrate: k is out of range (got %d heads of %d, want up to 32767 of 1..256)", kv_heads,
+      head_dim)
   end
   local struct, n_map = ffi.new "tide_calibration_settings", kv_heads * head_dim * values.rank
   struct.rank, struct.centred, struct.query_aware = values.rank, values.centred, values.query_aware
@@ -123,6 +130,9 @@ function calibrate.calibrate(ctx, ...)
   for i, value in ipairs(given) do
     local source, message, code = source_of(ctx, value)
     if not source then return nil, message, code end
+    if values.file and source.path and safetensors.same_file(source.path, values.file) then
+      check.misuse("calibrate: file is one of the captures (got %s, want another name)", values.file)
+    end
     sources[i] = source
   end
   local made, message, code = compute(ctx, sources, values)
@@ -141,6 +151,27 @@ local function refusal(path, format, ...)
   return nil, ("%s: not a calibration: "):format(path) .. format:format(...), "EFORMAT"
 end
 
+local extents = {"rank", "head_dim", "kv_heads"}
+
+-- nil, or what is wrong with a calibration, whoever made it: C reads its maps by these extents.
+local function complaint(made)
+  for _, key in ipairs(extents) do
+    local n = made[key]
+    if type(n) ~= "number" or n % 1 ~= 0 or n < 1 or n > 65536 then
+      return ("%s is out of range (got %s, want an integer in 1..65536)"):format(key, check.shown(n))
+    end
+  end
+  local map = ("%d, %d, %d"):format(made.kv_heads, made.head_dim, made.rank)
+  local mean = ("%d, %d"):format(made.kv_heads, made.head_dim)
+  for name, shape in pairs {k_map = map, q_map = map, k_mean = mean} do
+    local b = made[name]
+    local found = buf.is(b) and ("%s[%s]"):format(b.dtype, table.concat(b.shape, ", ")) or check.shown(b)
+    if found ~= "f32[" .. shape .. "]" then
+      return ("%s has the wrong shape (got %s, want f32[%s])"):format(name, found, shape)
+    end
+  end
+end
+
 --- Reads a calibration.
 -- @tparam context ctx
 -- @tparam string path as tide.calibrate wrote it
@@ -154,25 +185,19 @@ function calibrate.load(ctx, path)
   if not file then return nil, message, code end
   local made = {path = path, model = file.meta.model, centred = file.meta.centred == "true",
     query_aware = file.meta.query_aware == "true", layer = tonumber(file.meta.layer)}
-  for _, key in ipairs {"rank", "head_dim", "kv_heads"} do
+  for _, key in ipairs(extents) do
     made[key] = tonumber(file.meta[key])
     if not made[key] then
       return refusal(path, "metadata %s is no number (got %s)", key, check.shown(file.meta[key]))
     end
   end
-  local map = ("%d, %d, %d"):format(made.kv_heads, made.head_dim, made.rank)
-  local mean = ("%d, %d"):format(made.kv_heads, made.head_dim)
-  for name, shape in pairs {k_map = map, q_map = map, k_mean = mean} do
+  for _, name in ipairs {"k_map", "q_map", "k_mean"} do
     if not file:has(name) then return refusal(path, "no tensor %s", name) end
-    local b
-    b, message, code = file:get(name, "cpu")
-    if not b then return nil, message, code end
-    local found = table.concat(b.shape, ", ")
-    if b.dtype ~= "f32" or found ~= shape then
-      return refusal(path, "%s has the wrong shape (got %s[%s], want f32[%s])", name, b.dtype, found, shape)
-    end
-    made[name] = b
+    made[name], message, code = file:get(name, "cpu")
+    if not made[name] then return nil, message, code end
   end
+  local wrong = complaint(made)
+  if wrong then return refusal(path, "%s", wrong) end
   return made
 end
 
@@ -205,6 +230,8 @@ local function list_of(ctx, given)
     local message, code
     if type(value) == "string" then value, message, code = calibrate.load(ctx, value) end
     if not value then return nil, message, code end
+    local wrong = type(value) == "table" and complaint(value) or type(value) ~= "table" and check.shown(value)
+    if wrong then check.misuse("predictor: projection: calibrated: not a calibration: %s", wrong) end
     list[i] = value
   end
   return list

@@ -70,7 +70,7 @@ end
 function check.suggest(name, names)
   local near = type(name) == "string" and check.nearest(name, names)
   if near then return ('did you mean "%s"?'):format(near) end
-  return "want one of " .. table.concat(names, " ")
+  return #names > 0 and "want one of " .. table.concat(names, " ") or "there are none"
 end
 
 --- A value as it would be written, short, for messages.
@@ -78,7 +78,9 @@ end
 -- @treturn string
 -- @usage check.shown "x" --> "x" with its quotes
 function check.shown(value)
-  if type(value) == "string" then return ("%q"):format(#value > 40 and value:sub(1, 37) .. "..." or value) end
+  if type(value) == "string" then
+    return (("%q"):format(#value > 40 and value:sub(1, 37) .. "..." or value):gsub("\\\n", "\\n"))
+  end
   if type(value) == "table" then return getmetatable(value) and tostring(value) or "a table" end
   if type(value) == "function" then return "a function" end
   return tostring(value)
@@ -118,6 +120,35 @@ end
 function check.type(what, value, want)
   if type(value) ~= want then check.misuse("%s: wants a %s (got %s)", what, want, check.shown(value)) end
   return value
+end
+
+--- A name for C, which ends at the first zero byte: a string without one, or misuse.
+-- @tparam string what the argument, as messages name it
+-- @param value what was given
+-- @treturn string value
+-- @usage check.name("tide.load: path", path)
+function check.name(what, value)
+  if type(value) ~= "string" or value:find("\0", 1, true) then
+    check.misuse("%s: wants a string without zero bytes (got %s)", what, check.shown(value))
+  end
+  return value
+end
+
+local function to_pointer(value)
+  local box = ffi.new "const void *[1]"
+  box[0] = value
+  return box[0]
+end
+
+--- The address that a cdata is or has, or misuse: a number would be taken for an address, a file for memory.
+-- @tparam string what the argument, as messages name it
+-- @tparam cdata value a pointer, an array or a struct
+-- @treturn cdata void *
+-- @usage local data = check.pointer("tide.wrap: pointer", pointer)
+function check.pointer(what, value)
+  local ok, pointer = pcall(to_pointer, type(value) == "cdata" and value or 0)
+  if not ok then check.misuse("%s: wants a pointer or a C array (got %s)", what, check.shown(value)) end
+  return ffi.cast("void *", pointer)
 end
 
 -- What the world refuses; everything else is a mistake in the calling script.

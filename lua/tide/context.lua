@@ -87,7 +87,7 @@ function methods:device_id(name)
   if name == nil then return lib.TIDE_DEVICE_DEFAULT end
   local known = self._ids[name]
   if known then return known end
-  check.type("device", name, "string")
+  check.name("device", name)
   local out, info = ffi.new "int32_t[1]", ffi.new "tide_device_info"
   local ok, message, code = check.status(self, lib.tide_device_open(self:handle(), name, out))
   if not ok then return nil, message, code end

@@ -56,6 +56,9 @@ function policy.load(ctx, given)
 end
 
 local function live(p, what)
+  if type(p) ~= "table" or getmetatable(p) ~= policy.class then
+    check.misuse("%s: wants a policy before the colon (got %s)", what, check.shown(p))
+  end
   if not p._handle then check.misuse("%s: the policy is closed", what) end
   p.ctx:handle()
   return p._handle
@@ -66,7 +69,7 @@ local integers = {slot = true, index = true}
 local function element_of(name, value)
   local what = "policy:victims: " .. name
   if integers[name] then return check.integer(what, value, -2^31, 2^31 - 1) end
-  if name == "key" and type(value) == "cdata" then return value end
+  if name == "key" and (ffi.istype("uint64_t", value) or ffi.istype("int64_t", value)) then return value end
   if name == "key" then return check.integer(what, value, 0) end
   check.type(what, value, "number")
   if name ~= "score" and value ~= value then check.misuse("%s: a tick is never NaN", what) end
@@ -115,7 +118,8 @@ function methods:victims(given, now, n)
   end
   candidates.n = count or 0
   self._arrays = arrays -- C reads them, so the object holds them
-  local victims, report = ffi.new("int32_t[?]", math.max(n, 1)), ffi.new "tide_decision"
+  -- What C refuses needs no room.
+  local victims, report = ffi.new("int32_t[?]", math.max(math.min(n, count or 0), 1)), ffi.new "tide_decision"
   local ok, message, code = check.status(self.ctx, lib.tide_policy_victims(handle, candidates, now, n,
     victims, report))
   if not ok then return nil, message, code end
@@ -157,7 +161,7 @@ function methods:describe() return ffi.string(lib.tide_policy_describe(live(self
 -- @usage policy:set("fade", 0.05)
 function methods:set(name, value)
   local handle = live(self, "policy:set")
-  check.type("policy:set: name", name, "string")
+  check.name("policy:set: name", name)
   check.type("policy:set: value", value, "number")
   local ok, message, code = check.status(self.ctx, lib.tide_policy_set(handle, name, value))
   if not ok then return nil, message, code end
@@ -170,7 +174,7 @@ end
 -- @usage print(policy:get "fade")
 function methods:get(name)
   local handle, value = live(self, "policy:get"), ffi.new "double[1]"
-  check.type("policy:get: name", name, "string")
+  check.name("policy:get: name", name)
   local ok, message, code = check.status(self.ctx, lib.tide_policy_get(handle, name, value))
   if not ok then return nil, message, code end
   return value[0]

@@ -10,7 +10,8 @@ local jit_util = require "jit.util"
 local error, next, pairs, pcall, rawget, rawset = error, next, pairs, pcall, rawget, rawset
 local setmetatable, tostring, type, collectgarbage = setmetatable, tostring, type, collectgarbage
 local floor, min, format, byte, sub = math.floor, math.min, string.format, string.byte, string.sub
-local concat, sort = table.concat, table.sort
+local concat, sort, insert, select = table.concat, table.sort, table.insert, select
+local find, gsub, unpack, getmetatable = string.find, string.gsub, unpack, getmetatable
 
 ffi.cdef [[
 struct policy_columns {
@@ -191,14 +192,67 @@ end
 
 ---------------------------------------------------------------------------------------------- sandbox
 
+-- What prints an address would tell where memory lies, and decide differently in every process.
+local function printable(value)
+  local kind = type(value)
+  if kind == "table" or kind == "function" then return kind end
+  return value
+end
+
+local function safe_tostring(value) return tostring(printable(value)) end
+
+local function safe_format(text, ...)
+  if type(text) == "string" and find(gsub(text, "%%%%", ""), "%%[-+ #0-9.]*p") then
+    error("format: %p is not for policies", 2)
+  end
+  local values, count = {...}, select("#", ...)
+  for i = 1, count do values[i] = printable(values[i]) end
+  return format(text, unpack(values, 1, count))
+end
+
+-- Only columns and settings have a metatable here; a raw write would hide what it lies over.
+local function want_list(what, t)
+  if type(t) == "table" and getmetatable(t) ~= nil then
+    error(format("%s: want a table of the script's own (got a column)", what), 3)
+  end
+end
+
+-- A comparison in C, or a position far below 1, may keep C busy for hours, where no watchdog looks: with a
+-- comparison in Lua it looks at each.
+local function safe_sort(t, less)
+  want_list("table.sort", t)
+  sort(t, less and function(a, b) return less(a, b) end or function(a, b) return a < b end)
+end
+
+local function safe_insert(t, ...)
+  want_list("table.insert", t)
+  local position = ...
+  local within = type(position) ~= "number" or position >= 1 and position <= #t + 1
+  if select("#", ...) == 2 and not within then
+    error(format("table.insert: position out of range (got %s, want 1..%d)", position, #t + 1), 2)
+  end
+  return insert(t, ...)
+end
+
+-- What filled the memory is garbage once its error is caught; nothing else would collect it in time.
+local function caught(ok, ...)
+  if not ok and ... == "not enough memory" then collectgarbage() end
+  return ok, ...
+end
+
+local function safe_pcall(...) return caught(pcall(...)) end
+
 local globals = {
-  assert = assert, error = error, ipairs = ipairs, next = next, pairs = pairs, pcall = pcall, select = select,
-  tonumber = tonumber, tostring = tostring, type = type, unpack = unpack,
+  assert = assert, error = error, ipairs = ipairs, next = next, pairs = pairs, pcall = safe_pcall,
+  select = select, tonumber = tonumber, tostring = safe_tostring, type = type, unpack = unpack,
 }
 local libraries = {bit = require "bit", math = math, table = table, string = string}
 
 -- One call of these may take for ever, or makes bytecode.
 for _, name in pairs {"find", "match", "gmatch", "gsub", "rep", "dump"} do libraries.string[name] = nil end
+
+libraries.string.format = safe_format
+libraries.table.sort, libraries.table.insert = safe_sort, safe_insert
 
 local everything = getfenv(0)
 local of_strings = getmetatable ""

@@ -158,6 +158,9 @@ end
 ------------------------------------------------------------------------------------------------ calls
 
 local function live(p, what)
+  if type(p) ~= "table" or getmetatable(p) ~= predictor.class then
+    check.misuse("%s: wants a predictor before the colon (got %s)", what, check.shown(p))
+  end
   if not p._handle then check.misuse("%s: the predictor is closed", what) end
   if p.ctx._handle == nil then check.misuse("context: closed") end
   return p._handle
@@ -193,9 +196,9 @@ local function integer(what, value, default)
   return check.integer(what, value, 0, max_int)
 end
 
-local function optional_view(what, b)
+local function optional_view(p, what, b)
   if b == nil then return nil end
-  return buf.view_of(what, b)
+  return buf.view_of(what, b, p.ctx)
 end
 
 -- self, or the refusal.
@@ -218,9 +221,9 @@ end
 function methods:write(k, options)
   options = options or none
   check_write(options)
-  local handle, view = live(self, "predictor:write"), buf.view_of("predictor:write: k", k)
-  local src = optional_view("predictor:write: src", options.src)
-  local dst = optional_view("predictor:write: dst", options.dst)
+  local handle, view = live(self, "predictor:write"), buf.view_of("predictor:write: k", k, self.ctx)
+  local src = optional_view(self, "predictor:write: src", options.src)
+  local dst = optional_view(self, "predictor:write: dst", options.dst)
   local layer = integer("predictor:write: layer", options.layer, 0)
   local first = integer("predictor:write: first", options.first, 0)
   return done(self, lib.tide_predictor_write(handle, layer, view, src, dst, first, nil))
@@ -238,8 +241,8 @@ end
 function methods:append(k, options)
   options = options or none
   check_append(options)
-  local handle, view = live(self, "predictor:append"), buf.view_of("predictor:append: k", k)
-  local blocks = optional_view("predictor:append: table", options.table)
+  local handle, view = live(self, "predictor:append"), buf.view_of("predictor:append: k", k, self.ctx)
+  local blocks = optional_view(self, "predictor:append: table", options.table)
   local layer = integer("predictor:append: layer", options.layer, 0)
   local first = check.integer("predictor:append: first", options.first or 0, 0)
   return done(self, lib.tide_predictor_append(handle, layer, first, view, blocks, nil))
@@ -255,9 +258,10 @@ end
 function methods:forget(options)
   options = options or none
   check_forget(options)
-  local blocks = optional_view("predictor:forget: blocks", options.blocks)
+  local handle = live(self, "predictor:forget")
+  local blocks = optional_view(self, "predictor:forget: blocks", options.blocks)
   local layer = integer("predictor:forget: layer", options.layer, -1)
-  return done(self, lib.tide_predictor_forget(live(self, "predictor:forget"), layer, blocks, nil))
+  return done(self, lib.tide_predictor_forget(handle, layer, blocks, nil))
 end
 
 -- The context's own buffer of no ids: a count of 0 means "to the end of the pool" in C, an empty list means
@@ -310,11 +314,12 @@ end
 function methods:score(q, options)
   options = options or none
   check_score(options)
-  local handle, view = live(self, "predictor:score"), buf.view_of("predictor:score: q", q)
+  local handle, view = live(self, "predictor:score"), buf.view_of("predictor:score: q", q, self.ctx)
   local layer = integer("predictor:score: layer", options.layer, 0)
   local first = integer("predictor:score: first", options.first, 0)
-  local blocks = optional_view("predictor:score: blocks", options.blocks)
-  local lengths = optional_view("predictor:score: lengths", options.lengths)
+  local blocks = optional_view(self, "predictor:score: blocks", options.blocks)
+  local lengths = optional_view(self, "predictor:score: lengths", options.lengths)
+  integer("predictor:score: n", options.n)
   local n = n_scored(self, options, first)
   check.integer("predictor:score: n", n, 0, max_int)
   local out, message, code = scores_for(self, q, n, options.out)
@@ -323,7 +328,7 @@ function methods:score(q, options)
   request.blocks = blocks or (n == 0 and no_blocks(self)._view or nil)
   request.lengths = lengths
   request.first, request.count = first, n
-  local scores = buf.view_of("predictor:score: out", out)
+  local scores = buf.view_of("predictor:score: out", out, self.ctx)
   local status = lib.tide_predictor_score(handle, layer, view, request, scores, nil)
   if status == 0 then return out end
   return check.status(self.ctx, status)
@@ -347,11 +352,11 @@ end
 function methods:project(q, options)
   options = options or none
   check_project(options)
-  local handle, view = live(self, "predictor:project"), buf.view_of("predictor:project: q", q)
+  local handle, view = live(self, "predictor:project"), buf.view_of("predictor:project: q", q, self.ctx)
   local out, message, code = projected_for(self, q, options.out)
   if not out then return nil, message, code end
   local layer = integer("predictor:project: layer", options.layer, 0)
-  local projected = buf.view_of("predictor:project: out", out)
+  local projected = buf.view_of("predictor:project: out", out, self.ctx)
   local status = lib.tide_predictor_project(handle, layer, view, projected, nil)
   if status == 0 then return out end
   return check.status(self.ctx, status)
@@ -366,9 +371,10 @@ end
 -- @usage local vectors = p:slot(0, 125)
 function methods:slot(layer, block)
   local view, written = ffi.new "tide_view", ffi.new "int32_t[1]"
-  integer("predictor:slot: layer", layer, 0)
-  integer("predictor:slot: block", block, 0)
-  local status = lib.tide_predictor_slot(live(self, "predictor:slot"), layer, block, view, written)
+  local handle = live(self, "predictor:slot")
+  check.integer("predictor:slot: layer", layer, 0, max_int)
+  check.integer("predictor:slot: block", block, 0, max_int)
+  local status = lib.tide_predictor_slot(handle, layer, block, view, written)
   local ok, message, code = check.status(self.ctx, status)
   if not ok then return nil, message, code end
   if written[0] == 0 then

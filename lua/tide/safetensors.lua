@@ -2,7 +2,8 @@
 --
 -- A loaded file has its tensors as fields (`c.k`), made when first read: over the mapped file on the cpu,
 -- copied on any other device. `c.meta` holds the metadata, strings all of them. A file that breaks the format
--- is refused before any tensor is made. The file must not be cut short while it is open.
+-- is refused before any tensor is made. The file must not be cut short while it is open: what lay behind its
+-- new end is gone, and reading there ends the process (SIGBUS). Replacing it, as save does, is fine.
 -- @module tide.safetensors
 
 local ffi = require "ffi"
@@ -18,6 +19,8 @@ if not pcall(ffi.typeof, "tide_map") then
     void tide_map_retain(tide_map *map);
     void tide_map_release(void *map);
     char *strerror(int number);
+    char *realpath(const char *path, char *out);
+    void free(void *memory);
     int getpid(void);
   ]]
 end
@@ -203,6 +206,14 @@ local function parse(map)
   return {meta = meta, tensors = tensors, data_at = n + 8}
 end
 
+-- The map, or nil, the operating system's word, and its number.
+local function open_map(path)
+  local errno = ffi.new "int32_t[1]"
+  local map = lib.tide_map_open(path, errno)
+  if map == nil then return nil, ffi.string(ffi.C.strerror(errno[0])), errno[0] end
+  return map
+end
+
 --- Opens a file. Tensors are made when first asked for.
 -- @tparam context ctx
 -- @tparam string path
@@ -212,12 +223,9 @@ end
 -- @treturn[2] string code "EFILE" or "EFORMAT"
 -- @usage local c = assert(tide.load "harbour.safetensors"); print(c.k, c.meta.question)
 function safetensors.load(ctx, path)
-  check.type("tide.load: path", path, "string")
-  local errno = ffi.new "int32_t[1]"
-  local map = lib.tide_map_open(path, errno)
-  if map == nil then
-    return nil, ("%s: %s"):format(path, ffi.string(ffi.C.strerror(errno[0])):lower()), "EFILE"
-  end
+  check.name("tide.load: path", path)
+  local map, why = open_map(path)
+  if map == nil then return nil, ("%s: %s"):format(path, why:lower()), "EFILE" end
   map = ffi.gc(map, lib.tide_map_release)
   local ok, parsed = pcall(parse, map)
   if not ok then
@@ -248,7 +256,7 @@ local function over_map(file, tensor)
   return b:write(bytes)
 end
 
---- A tensor by name. On the cpu it lies over the file: do not write into it.
+--- A tensor by name. On the cpu it lies over the file; what is written into it stays in memory.
 -- @tparam string name
 -- @tparam ?string device default: the context's own
 -- @treturn[1] buf the same one each time for the default device
@@ -388,6 +396,34 @@ local function write_all(file, list, meta)
   return ok, message
 end
 
+--- Whether two paths lead to one file that is there.
+-- @tparam string a
+-- @tparam string b
+-- @treturn boolean
+-- @usage safetensors.same_file("a.safetensors", "./a.safetensors")
+function safetensors.same_file(a, b)
+  local function real(path)
+    local memory = ffi.C.realpath(path, nil)
+    if memory == nil then return nil end
+    local text = ffi.string(memory)
+    ffi.C.free(memory)
+    return text
+  end
+  local target = real(a)
+  return target ~= nil and target == real(b)
+end
+
+local absent, unreadable = 2, 13 -- ENOENT, EACCES
+
+-- nil, or why a file of that name cannot take the place of what is there: a rename would do away with a
+-- device.
+local function obstacle(path)
+  local map, why, number = open_map(path)
+  if map then lib.tide_map_release(map)
+  elseif number ~= absent and number ~= unreadable then return why
+  end
+end
+
 --- Writes a file: to a temporary name beside it, then renamed, so that no half file is ever seen.
 -- @tparam context _ctx
 -- @tparam string path
@@ -399,13 +435,14 @@ end
 -- @treturn[2] string code "EFILE"
 -- @usage assert(tide.save("k.safetensors", {k = k}, {layer = "23"}))
 function safetensors.save(_ctx, path, tensors, meta)
-  check.type("tide.save: path", path, "string")
+  check.name("tide.save: path", path)
   check.type("tide.save: tensors", tensors, "table")
   if meta ~= nil then check.type("tide.save: meta", meta, "table") end
   local list = ordered(tensors)
   header_text(list, meta)
   local temporary = ("%s.%d.partial"):format(path, ffi.C.getpid())
-  local file, message = io.open(temporary, "wb")
+  local file, message = nil, obstacle(path)
+  if not message then file, message = io.open(temporary, "wb") end
   local ok = file ~= nil
   if file then
     ok, message = write_all(file, list, meta)

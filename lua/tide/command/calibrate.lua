@@ -27,7 +27,8 @@ function calibrate.run(options)
   arguments[#arguments + 1] = {
     rank = rank, centred = options.centred, query_aware = options.query_aware, file = options.out,
   }
-  local maps, message = require("tide").calibrate(unpack(arguments))
+  local ok, maps, message = pcall(require("tide").calibrate, unpack(arguments))
+  if not ok then cli.refuse("%s", maps) end
   if not maps then cli.fail("calibrate: %s", message) end
   if options.json then
     return print(require("tide.json").encode {out = options.out, rank = rank, files = #options.files})

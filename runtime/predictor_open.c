@@ -120,8 +120,10 @@ tide_status tide_predictor_open(tide_ctx *ctx, const tide_predictor_settings *se
   p->s.k_map = p->s.q_map = p->s.k_mean = NULL;
   p->s.label = NULL;
   ctx_retain(ctx);
-  p->sequences = calloc((size_t)layout.s.n_layers, sizeof *p->sequences);
-  tide_status status = p->sequences ? TIDE_OK : tide_fail(ctx, TIDE_EMEM, "predictor: out of memory");
+  int64_t bytes = (int64_t)layout.s.n_layers * (int64_t)sizeof *p->sequences;
+  tide_status status = tide_mem_check(ctx, TIDE_DEVICE_HOST, bytes, "predictor", "n_layers");
+  p->sequences = status ? NULL : calloc(1, (size_t)bytes);
+  if (!status && !p->sequences) status = tide_fail(ctx, TIDE_EMEM, "predictor: out of memory");
   if (!status) status = allocate(p, &layout, settings->label ? settings->label : "predictor");
   if (!status) status = fill(p, d, &layout.s);
   if (status) tide_predictor_close(p);

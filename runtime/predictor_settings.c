@@ -6,7 +6,7 @@
 #define REFUSE(...) return tide_fail_into(error, error_bytes, TIDE_EINVAL, __VA_ARGS__)
 
 static tide_status check_geometry(const tide_predictor_settings *s, char *error, int64_t error_bytes) {
-  if (s->n_layers < 1 || s->n_layers > 65536) REFUSE("n_layers: out of range (got %d, want 1..65536)", s->n_layers);
+  if (s->n_layers < 1) REFUSE("n_layers: must be 1 or more (got %d)", s->n_layers);
   if (s->n_blocks < 1) REFUSE("n_blocks: must be 1 or more (got %d)", s->n_blocks);
   if (s->block_size < 1) REFUSE("block_size: must be 1 or more (got %d)", s->block_size);
   if (s->n_kv_heads < 1) REFUSE("n_kv_heads: must be 1 or more (got %d)", s->n_kv_heads);

@@ -211,7 +211,7 @@ enum { TIDE_PROJECTION_IDENTITY = 0, TIDE_PROJECTION_RANDOM = 1, TIDE_PROJECTION
 enum { TIDE_AGGREGATE_MASS = 0, TIDE_AGGREGATE_MAX = 1 };
 
 typedef struct tide_predictor_settings {
-  int32_t n_layers;              /* 1..65536; 0: 1 */
+  int32_t n_layers;              /* 0: 1 */
   int32_t n_blocks;              /* required: blocks of the pool, per layer */
   int32_t block_size;            /* tokens a block; 0: 16 */
   int32_t n_q_heads;             /* required; a multiple of n_kv_heads */

@@ -194,6 +194,9 @@ end
 local function print_policy(c, case, decision)
   heading(("3  What a policy in Lua keeps: %s, %d line%s"):format(
     decision.path, decision.n_lines, decision.n_lines == 1 and "" or "s"))
+  if decision.fault then
+    print("The script failed, and tail-first LRU decided: " .. decision.fault .. "\n")
+  end
   print_map(c, decision)
   print(([[
 
@@ -204,7 +207,6 @@ cosine          mean %.3f, least %.3f: the output of attention over these blocks
                 against the dense one, row by row]])
     :format(#decision.kept, decision.n_complete, case.rows, decision.mass, decision.cosine_mean,
       decision.cosine_least))
-  if decision.fault then print("the script failed, and tail-first LRU decided: " .. decision.fault) end
   local sentence = c:text_of(c.needle.first_token, c.needle.last_token)
   print(("the answer      %s: %s"):format(needle_is_kept(c, decision) and "kept" or "lost", quoted(sentence)))
 end

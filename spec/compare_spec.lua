@@ -57,6 +57,7 @@ describe("tide predictor compare", function()
 
   it("judges as many of the last rows as asked", function()
     local few, all = rows_of(harbour .. " --rows 4"), rows_of(harbour .. " --rows 100000")
+    assert.is_truthy(compare(harbour .. " --rows 100000"):find("; the last 512 rows\n", 1, true))
     assert.are_not.equal(few.oracle.kept_10, all.oracle.kept_10)
     assert.is_true(all.oracle.kept_10 > 0.5 and all.oracle.kept_10 < 1)
   end)

@@ -38,6 +38,35 @@ local function complaint(f)
   end
 end
 
+-- The text between two fences of the README that begins with these words.
+local function block_of_readme(beginning)
+  for block in helper.read("README.md"):gmatch "\n```%w*\n(.-\n)```" do
+    if block:sub(1, #beginning) == beginning then return block end
+  end
+end
+
+describe("the README", function()
+  it("shows the predictors as the demo prints them, whatever the figures", function()
+    local printed = {}
+    local text, code = helper.run(helper.program .. " scripts/rank_blocks.lua spec/data/harbour.safetensors")
+    assert.are.equal(0, code, text)
+    for line in text:gsub("%d", "#"):gmatch "[^\n]+" do printed[#printed + 1] = line end
+    local n = 0
+    for line in assert(block_of_readme "predictor "):gsub("%d", "#"):gmatch "[^\n]+" do
+      local found = false
+      for _, other in ipairs(printed) do found = found or other:sub(1, #line) == line end
+      assert.is_true(found, line)
+      n = n + 1
+    end
+    assert.is_true(n >= 8)
+  end)
+
+  it("shows keep_mass.lua whole, but for its comments", function()
+    local file = helper.read("lua/tide/policy/keep_mass.lua"):gsub("%f[^\n%z]%s*%-%-[^\n]*\n", "")
+    assert.are.equal(file, block_of_readme "return tide.policy.scorer")
+  end)
+end)
+
 describe("the documentation", function()
   it("sees a function that has none", function()
     local found = functions_of("--- Does it.\n-- @tparam number a\n-- @usage f(1)\nfunction m.f(a, b)\nend\n")

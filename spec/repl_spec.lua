@@ -125,6 +125,27 @@ describe("the prompt, from stdin", function()
     assert.is_truthy((typed "?tide_topk"):find("NaN after", 1, true))
     assert.are.equal("no help for 'buf:shwo' (did you mean 'buf:show'?)\n", (typed "?buf:shwo"))
   end)
+
+  -- ?predictor, which .help gives as its example, answered "no help for 'predictor'": functions were known by
+  -- their places in the modules only, and the texts of modules by none.
+  it("explains what tide offers by the name that is written, without the context", function()
+    local text = typed "?predictor"
+    assert.is_truthy(text:find("Three choices: summary", 1, true), text)
+    assert.is_truthy(text:find("\ntide.predictor(given)\n  Opens a predictor.\n", 1, true), text)
+    assert.is_falsy(text:find("context ctx", 1, true), text)
+    for name in pairs(getmetatable(require "tide").names) do
+      local found, code = typed("?" .. name)
+      assert.are.equal(0, code, found)
+      assert.is_truthy(found:find("tide." .. name, 1, true), found)
+    end
+    assert.are.equal("no help for 'predictr' (did you mean 'predictor'?)\n", (typed "?predictr"))
+  end)
+
+  it("lists its commands at a bare ?, and at ?help", function()
+    local list = typed ".help"
+    shows(list, "?")
+    shows(list, "?help")
+  end)
 end)
 
 describe("completion", function()
@@ -156,6 +177,14 @@ describe("completion", function()
     local b = tide.open{device = "cpu"}:zeros{shape = {2}}
     assert.are.same({"b:show", "b:slice"}, candidates("b:s", {b = b}))
     assert.are.same({"tide.predictor"}, candidates("tide.pred", {tide = tide}))
+  end)
+
+  it("offers the tensors of a file, and nothing private until it is asked for", function()
+    local c = require("tide").open{device = "cpu"}:load "spec/data/harbour.safetensors"
+    assert.are.same({"c.k", "c.k_norm_w"}, candidates("c.k", {c = c}))
+    assert.are.same({"c:get"}, candidates("c:g", {c = c}))
+    for _, name in ipairs(candidates("c.", {c = c})) do assert.is_falsy(name:find("c._", 1, true), name) end
+    assert.are.same({"mine._inner"}, candidates("mine._", {mine = {_inner = 1, __both = 2}}))
   end)
 
   it("never calls a user's __index", function()

@@ -111,6 +111,15 @@ describe("a safetensors file", function()
     assert.is_false(file:has "close")
   end)
 
+  it("points at the metadata when asked for a tensor of a name that stands there", function()
+    assert(tide.save(path, {q = tide.from{1}}, {first_row = "1814"}))
+    local file = assert(tide.load(path))
+    local ok, message = pcall(function() return file.first_row end)
+    assert.is_false(ok)
+    local want = 'no tensor "first_row"; its metadata has that: meta.first_row'
+    assert.is_truthy(message:find(want, 1, true), message)
+  end)
+
   it("keeps metadata as strings, and gives numbers when asked", function()
     assert(tide.save(path, {a = tide.from{1}}, {first_row = "1814", model = "m"}))
     local file = assert(tide.load(path))

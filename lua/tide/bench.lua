@@ -239,10 +239,9 @@ local function parse(arguments)
   parser:option("--against", "an earlier result, to compare with"):argname "FILE"
   parser:option("--peers", "what scripts/peers measured, to stand beside"):argname "FILE"
   parser:flag("--json", "one JSON value on stdout instead of a table")
-  local ok, result = parser:pparse(arguments)
-  if ok then return result end
-  local problem = tostring(result):gsub("%s*\n%s*", ", ")
-  return require("tide.cli").refuse("bench: %s (see tide bench --help)", problem)
+  parser:epilog("example\n  tide bench --device cpu score_max_128k\n  tide bench --json > before.json\n"
+    .. "  tide bench --against before.json")
+  return require("tide.cli").parse("bench", parser, arguments)
 end
 
 local function check_names(names)
@@ -265,10 +264,9 @@ function bench.main(arguments)
   check_names(options.names)
   local before = options.against and read_json(options.against)
   local peers = options.peers and read_json(options.peers)
-  local ctx, why = require("tide").open{device = options.device}
-  if not ctx then require("tide.cli").fail("bench: %s", why) end
+  require("tide.cli").open_device("bench", options.device)
   local function progress(text) io.stderr:write("bench: ", text, "\n") end
-  local result = bench.run(ctx, {names = options.names, seconds = options.seconds,
+  local result = bench.run(require("tide").context(), {names = options.names, seconds = options.seconds,
     peers = peers and peers.cases, progress = progress})
   result.peer = peers and peers.peer
   if options.json then return print(json.encode(result)) end

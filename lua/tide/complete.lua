@@ -68,13 +68,16 @@ local function resolve(names, path)
   return value
 end
 
--- A module that loads its parts on first use keeps a table of their names beside its __index.
-local function members(value, only_functions)
+-- What is made on first use has a table of its names beside its __index, or the value has it in a field that
+-- stands there. What begins with _ is nobody's business until it is asked for.
+local function members(value, prefix, only_functions)
   local tables, class, found = chain(value), debug.getmetatable(value), {}
   local lazy = type(class) == "table" and rawget(class, "names")
-  if lazy and not only_functions then tables[#tables + 1] = lazy end
+  if type(lazy) == "string" then lazy = rawget(value, lazy) end
+  if type(lazy) == "table" and not only_functions then tables[#tables + 1] = lazy end
+  local hidden = prefix:sub(1, 1) == "_" and "^__" or "^_"
   for _, name in ipairs(complete.names(unpack(tables))) do
-    if name:sub(1, 2) ~= "__" and (not only_functions or type(field(value, name)) == "function") then
+    if not name:match(hidden) and (not only_functions or type(field(value, name)) == "function") then
       found[#found + 1] = name
     end
   end
@@ -111,7 +114,7 @@ function complete.candidates(names, line, from, to)
   if head then
     local value = resolve(names, head)
     if value == nil then return {} end
-    return with_prefix(members(value, mark == ":"), prefix, head .. mark)
+    return with_prefix(members(value, prefix, mark == ":"), prefix, head .. mark)
   end
   local all = complete.names(names, _G)
   for _, keyword in ipairs(keywords) do all[#all + 1] = keyword end

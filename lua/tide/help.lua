@@ -10,7 +10,9 @@ local tags = {tparam = "argument:", treturn = "returns:", usage = "for example:"
 local function strip(block)
   local lines = {}
   for line in block:gmatch "[^\n]+" do
-    lines[#lines + 1] = "  " .. line:gsub("^%-%-%-?%s?", ""):gsub("^@(%a+)", tags)
+    if not line:match "^%-%- @module" then
+      lines[#lines + 1] = "  " .. line:gsub("^%-%-%-?%s?", ""):gsub("^@(%a+)", tags)
+    end
   end
   return table.concat(lines, "\n")
 end
@@ -29,7 +31,7 @@ local function scan_lua(module, text, found)
         if name then
           name = name:gsub("^methods:", module:match "[^.]*$" .. ":")
           found[#found + 1] = {name = name, title = name .. arguments, doc = doc}
-        elseif doc:match "module:" then
+        elseif block[#block]:match "^%-%- @module" then
           found[#found + 1] = {name = module, title = module, doc = doc}
         end
       end
@@ -54,8 +56,24 @@ local function scan_header(text, found)
   end
 end
 
+-- tide.NAME is a function of a module without its context; it stands under the name that people write.
+local function name_as_called(found)
+  local places = {}
+  for name, half in pairs(getmetatable(require "tide").names) do
+    if half[2] then places[half[1]:match "[^.]*$" .. "." .. half[2]] = "tide." .. name end
+  end
+  for _, entry in ipairs(found) do
+    local called = places[entry.name]
+    if called then
+      entry.title = called .. entry.title:match "%b()$":gsub("^%(ctx,?%s*", "(")
+      entry.doc = entry.doc:gsub("  argument: context ctx\n", "")
+      entry.place, entry.name = entry.name, called
+    end
+  end
+end
+
 --- All that has a doc line.
--- @treturn {table,...} name, title, doc
+-- @treturn {table,...} name, title, doc, place (the module's own name, where that is another)
 function help.entries()
   local found = {}
   for _, module in ipairs(core.texts()) do
@@ -63,13 +81,15 @@ function help.entries()
     if path:match "%.lua$" then scan_lua(module, text, found) end
   end
   scan_header(core.text "tide.h", found)
+  name_as_called(found)
   return found
 end
 
+local function short(name) return (name:gsub(":", "."):gsub("^tide%.", "")) end
+
 local function matches(entry, topic)
-  local name = entry.name:gsub(":", "."):gsub("^tide%.", "")
-  topic = topic:gsub(":", "."):gsub("^tide%.", "")
-  return name == topic or name:sub(-#topic - 1) == "." .. topic
+  local name = short(entry.name)
+  return name == topic or name:sub(-#topic - 1) == "." .. topic or entry.place == topic
 end
 
 --- Prints what is known about a name.
@@ -79,8 +99,8 @@ function help.print(topic)
   local entries, names = help.entries(), {}
   local n = 0
   for _, entry in ipairs(entries) do
-    names[#names + 1] = entry.name
-    if matches(entry, topic) then
+    names[#names + 1] = entry.name:gsub("^tide%.", "")
+    if matches(entry, short(topic)) then
       n = n + 1
       print(entry.title)
       print(entry.doc)

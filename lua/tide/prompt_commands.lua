@@ -50,6 +50,7 @@ function commands.quit(session) session.leave = true return true end
 -- @treturn boolean false when it could not be done
 function prompt_commands.run(session, line)
   local topic = line:match "^%?%s*(.-)%s*$"
+  if topic == "" or topic == "help" then return commands.help() end
   if topic then return require("tide.help").print(topic) end
   local name, rest = line:match "^%.(%a*)%s*(.-)%s*$"
   local command = commands[name or ""]

@@ -268,7 +268,9 @@ function methods:get(name, device)
   if not self._map then check.misuse("%s: closed", self.path) end
   local tensor = self._by_name[name]
   if not tensor then
-    check.misuse("%s: no tensor %s; %s", self.path, check.shown(name), check.suggest(name, self:names()))
+    local hint = self.meta[name] and "its metadata has that: meta." .. name
+      or check.suggest(name, self:names())
+    check.misuse("%s: no tensor %s; %s", self.path, check.shown(name), hint)
   end
   device = device or self.ctx.device
   local key = device .. "\0" .. name
@@ -326,7 +328,10 @@ function methods:close()
   self._made = {}
 end
 
+safetensors.methods = methods
+
 safetensors.class = {
+  names = "_by_name", -- for completion at the prompt
   __index = function(file, key)
     local method = methods[key]
     if method then return method end

@@ -32,10 +32,11 @@ local function progress()
   end
 end
 
-local function print_all(capture, rows, options)
+local function print_all(case, rows, options)
+  local capture = case.capture
   local compare = require "tide.compare"
   print(("%s on %s: %d tokens, %d blocks of %d; the last %d rows"):format(capture.path,
-    require("tide").device(), capture.tokens, capture.n_blocks, capture.block_size, options.rows))
+    require("tide").device(), capture.tokens, capture.n_blocks, capture.block_size, case.rows))
   print "share of the true attention mass in the best 5, 10, 20 % of the blocks; how many"
   print "blocks rank above the answer's; bytes per token and kv head; us of one query"
   print ""
@@ -55,8 +56,9 @@ function predictor.run(options)
   cli.open_device("predictor compare", options.device)
   local capture = open_capture(options.file)
   local calibrate = options.calibrate_on and compare.calibrator {open_capture(options.calibrate_on)}
-  local rows = compare.all(compare.case(capture, options.rows), calibrate, progress())
-  if not options.json then return print_all(capture, rows, options) end
+  local case = compare.case(capture, options.rows)
+  local rows = compare.all(case, calibrate, progress())
+  if not options.json then return print_all(case, rows, options) end
   print(require("tide.json").encode {file = capture.path, device = require("tide").device(),
     n_blocks = capture.n_blocks, block_size = capture.block_size, predictors = compare.plain(rows)})
 end

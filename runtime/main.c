@@ -1,5 +1,6 @@
 /* main.c: the program `tide`: a LuaJIT state with the embedded modules, which runs lua/tide/cli.lua. */
 #define _POSIX_C_SOURCE 200809L
+#include <errno.h>
 #include <lauxlib.h>
 #include <luajit.h>
 #include <lualib.h>
@@ -108,6 +109,14 @@ static int run(lua_State *L) {
   return 1;
 }
 
+/* A full disk or a reader that has left: print says nothing, so the exit code has to. */
+static int stdout_took_all(void) {
+  int lost = ferror(stdout);
+  if (!fflush(stdout) && !lost) return 1;
+  fprintf(stderr, "tide: cannot write to stdout: %s\n", strerror(errno));
+  return 0;
+}
+
 int main(int argc, char **argv) {
   lua_State *L = luaL_newstate();
   if (!L) {
@@ -122,5 +131,5 @@ int main(int argc, char **argv) {
   if (lua_pcall(L, 2, 1, 1)) fprintf(stderr, "tide: %s\n", lua_tostring(L, -1));
   else code = (int)lua_tointeger(L, -1);
   lua_close(L);
-  return code;
+  return stdout_took_all() || code ? code : 1;
 }

@@ -120,6 +120,16 @@ describe("the program", function()
     assert.is_truthy(text:match "\nslow +jit +no trace could be compiled", text)
   end)
 
+  -- Half a table went into a full disk, with exit code 0.
+  it("says when its output was not taken", function()
+    if helper.run("test -c /dev/full && echo yes") ~= "yes\n" then return helper.skip "no /dev/full" end
+    for _, arguments in ipairs {"version", "inspect spec/data/harbour.safetensors --all", "-e 'print(1)'"} do
+      local text, code = tide(arguments .. " > /dev/full")
+      assert.are.equal("tide: cannot write to stdout: No space left on device\n", text)
+      assert.are.equal(1, code)
+    end
+  end)
+
   describe("refuses with one line and exit code 2", function()
     it("an unknown option", function() refused("--jsno", "--jsno", "--help") end)
     it("an unknown command, with the nearest", function() refused("devcies", "'devcies'", "'devices'") end)

@@ -28,6 +28,7 @@ describe("misuse", function()
       local b = ctx:from{1, 2}
       for _, wrong in ipairs {0, "text", {}, ctx} do
         raises("buffer:read: wants a buffer before the colon", function() return b.read(wrong) end)
+        raises("buffer:close: wants a buffer before the colon", function() return b.close(wrong) end)
         raises("predictor:forget: wants a predictor before the colon", function() return p.forget(wrong) end)
         raises("policy:keep: wants a policy before the colon", function() return policy.keep(wrong) end)
       end
@@ -143,6 +144,16 @@ describe("misuse", function()
       assert.are.same({2, 0, 8}, ctx:gather(ctx:buf{shape = {2, 0, 8}}, {1, 5}).shape)
     end)
 
+    -- The null device holds what no machine could: an error of LuaJIT's about its own array came out.
+    it("of more than a host array may have is refused", function()
+      local accounts = assert(tide.open{device = "null"})
+      tide.use(ctx)
+      local big = accounts:buf{shape = {2^31}, dtype = "u8"}
+      raises("array: too large for one host array (got 2147483648 bytes", function() big:read() end)
+      raises("buffer:bytes: too large for one host array", function() big:bytes() end)
+      accounts:close()
+    end)
+
     it("of a device that another context calls by the same number is refused", function()
       local accounts = assert(tide.open{device = "null"})
       local other = assert(tide.open{device = "cpu"})
@@ -186,6 +197,11 @@ describe("misuse", function()
       assert(use{k_map = map, q_map = map, k_mean = mean, rank = 1, head_dim = 4, kv_heads = 1}):close()
     end)
 
+    it("without captures, or with a hole among them, is refused", function()
+      raises("calibrate: wants at least one capture", function() ctx:calibrate() end)
+      raises("calibrate: wants captures, then options (got nil)", function() ctx:calibrate(nil, "a") end)
+    end)
+
     it("of more heads than there may be is refused before anything is allocated", function()
       local k = ctx:buf{shape = {0, 2^30, 256}}
       raises("calibrate: k is out of range", function() ctx:calibrate({k = k}) end)
@@ -214,6 +230,22 @@ describe("misuse", function()
       assert.are.same({1, 2, 3}, list(again.k))
       again:close()
       file:close()
+      os.remove(path)
+    end)
+
+    -- A tensor was one C array and one Lua string on its way into a file, of which neither may have 2 GiB.
+    it("is not needed to save a large tensor: it goes in pieces, in order", function()
+      local path = os.tmpname()
+      local rows = ctx:zeros{shape = {1, 5, 2^24 + 1}, dtype = "u8"}
+      for i = 0, 4 do rows[0][i]:slice(0, 2^24 - i, i + 1):fill(i + 1) end
+      local turned = ctx:from{{1, 2, 3}, {4, 5, 6}}:permute{1, 0}
+      assert(ctx:save(path, {rows = rows, turned = turned}))
+      local file = assert(ctx:load(path))
+      local before, after = rows:bytes(), file.rows:bytes()
+      assert.are.equal(ffi.string(before, rows.n), ffi.string(after, rows.n))
+      assert.are.same({1, 4, 2, 5, 3, 6}, list(file.turned))
+      file:close()
+      rows:close()
       os.remove(path)
     end)
 

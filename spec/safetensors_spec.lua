@@ -219,6 +219,7 @@ describe("a safetensors file", function()
     refused_header("want integers from 0 to 2^53",
       '{"a":{"dtype":"U8","shape":[18446744073709551616],"data_offsets":[0,1]}}', 1)
     refused_header("overflows", "{" .. entry("a", "U8", "[4294967296,4294967296]", 0, 0) .. "}")
+    refused_header("overflows", "{" .. entry("a", "U8", "[0,4294967296,4294967296]", 0, 0) .. "}")
   end)
 
   it("is refused when the bytes do not fit the shape", function()

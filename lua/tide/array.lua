@@ -103,6 +103,17 @@ function methods:totable()
   return level(1)
 end
 
+--- Raises when so many bytes are more than one C array of LuaJIT may have.
+-- @tparam string what the call, as messages name it
+-- @tparam number bytes
+-- @usage array.want_room("buffer:bytes", n * 2)
+function array.want_room(what, bytes)
+  if bytes >= 2^31 then
+    check.misuse("%s: too large for one host array (got %.0f bytes, want below 2^31); slice first", what,
+      bytes)
+  end
+end
+
 --- A new array; its contents are zeros.
 -- @tparam string dtype one that has a C type: f32, i32, u32, i64, u8
 -- @tparam table shape
@@ -111,6 +122,7 @@ end
 -- @usage local ids = array.new("i32", {2, 3}, 6)
 function array.new(dtype, shape, n)
   local known = array.dtypes[dtype]
+  array.want_room("array", n * known.bytes)
   local memory = known.array(math.max(n, 1))
   return setmetatable({n = n, dtype = dtype, shape = {unpack(shape)},
     pointer = ffi.cast(known.pointer, memory), _n = n, _memory = memory}, class)

@@ -408,6 +408,7 @@ end
 function methods:bytes()
   local handle = live(self, "buffer:bytes")
   local n = self.n * dtypes[self.dtype].bytes
+  array.want_room("buffer:bytes", n)
   local bytes = ffi.new("uint8_t[?]", math.max(n, 1))
   local ok, message, code = check.status(self.ctx, check.allocating(lib.tide_buf_read, handle, bytes, n))
   if not ok then return nil, message, code end
@@ -500,6 +501,7 @@ end
 --- Gives the memory back once the last view of it has closed. Again is fine.
 -- @usage b:close()
 function methods:close()
+  if not buf.is(self) then check.misuse("buffer:close: wants a buffer before the colon") end
   if not self._handle then return end
   lib.tide_buf_close(ffi.gc(self._handle, nil))
   rawset(self, "_handle", nil)

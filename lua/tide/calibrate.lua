@@ -119,16 +119,16 @@ end
 -- @treturn[2] string code
 -- @usage tide.calibrate("a.safetensors", "b.safetensors", {rank = 16, file = "p.safetensors"})
 function calibrate.calibrate(ctx, ...)
-  local given, options = {...}, nil
-  local last = given[#given]
+  local given, n, options = {...}, select("#", ...), nil
+  local last = given[n]
   if type(last) == "table" and getmetatable(last) == nil and last.k == nil then
-    options = table.remove(given)
+    options, n = last, n - 1
   end
   local values = settings:read(options)
-  if #given == 0 then check.misuse("calibrate: wants at least one capture") end
+  if n == 0 then check.misuse("calibrate: wants at least one capture") end
   local sources = {}
-  for i, value in ipairs(given) do
-    local source, message, code = source_of(ctx, value)
+  for i = 1, n do
+    local source, message, code = source_of(ctx, given[i])
     if not source then return nil, message, code end
     if values.file and source.path and safetensors.same_file(source.path, values.file) then
       check.misuse("calibrate: file is one of the captures (got %s, want another name)", values.file)

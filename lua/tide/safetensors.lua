@@ -125,15 +125,17 @@ local function read_tensor(name, entry, data_bytes)
   local shape = integer_list("shape", entry.shape, name)
   local offsets = integer_list("data_offsets", entry.data_offsets, name)
   if #offsets ~= 2 then refuse("data_offsets of %s has %d numbers (want 2)", check.shown(name), #offsets) end
-  local first, last, bytes = offsets[1], offsets[2], dtype.bytes
+  local first, last, bytes, empty = offsets[1], offsets[2], dtype.bytes, false
   if first > last or last > data_bytes then
     refuse("%s lies outside of the data (got %.0f..%.0f, want within 0..%.0f)", check.shown(name), first,
       last, data_bytes)
   end
   for _, extent in ipairs(shape) do
-    bytes = bytes * extent
+    empty = empty or extent == 0
+    bytes = bytes * math.max(extent, 1)
     if bytes > 2^53 then refuse("the shape of %s overflows", check.shown(name)) end
   end
+  if empty then bytes = 0 end
   if bytes ~= last - first then
     refuse("%s has %.0f bytes (want %.0f for its shape and dtype)", check.shown(name), last - first, bytes)
   end
@@ -388,15 +390,35 @@ local function header_text(list, meta)
   return text .. (" "):rep(-#text % 8)
 end
 
+local piece_bytes = 2^26
+
+-- The elements in row-major order, some at a time: one Lua string, and one C array, end at 2 GiB.
+local function write_elements(file, b, width)
+  local dim = 1
+  while dim < b.n_dims and b.shape[dim] == 1 do dim = dim + 1 end
+  local extent = b.shape[dim] or 1
+  if b.n * width <= piece_bytes or extent < 2 then
+    local bytes, n, code = b:bytes()
+    if not bytes then return nil, n, code end
+    return file:write(ffi.string(bytes, n))
+  end
+  local half, ok, message = math.floor(extent / 2), true, nil
+  for _, run in ipairs {{0, half}, {half, extent - half}} do
+    local part = b:slice(dim - 1, run[1], run[2])
+    ok, message = write_elements(file, part, width)
+    part:close()
+    if not ok then break end
+  end
+  return ok, message
+end
+
 local function write_all(file, list, meta)
   local header = header_text(list, meta)
   local length = ffi.new("uint64_t[1]", #header)
   local ok, message = file:write(ffi.string(length, 8), header)
   for _, tensor in ipairs(list) do
     if not ok then break end
-    local bytes, n = tensor.buf:bytes()
-    if not bytes then return nil, n end
-    ok, message = file:write(ffi.string(bytes, n))
+    ok, message = write_elements(file, tensor.buf, tensor.width)
   end
   return ok, message
 end

@@ -318,7 +318,9 @@ typedef struct tide_attend_io {
   double k_scale, v_scale;       /* factors of stored k and v (fp8); 0: 1 */
 } tide_attend_io;
 
-/* Outputs share memory neither with inputs nor with each other; that is refused, here and by score, project and gather. */
+/* Softmax attention of the rows over the blocks, in f32; what is not wanted stays NULL. A row that reads nothing gives zeros
+ * and an lse of -infinity. Outputs share memory neither with inputs nor with each other; that is refused, here and by score,
+ * project and gather. */
 tide_status tide_attend(tide_ctx *ctx, const tide_attend_io *io, void *stream);
 /* dst[i] = src[ids[i]] over the first dimension; an id out of range gives a row of zeros. ids i32 [n], same device. */
 tide_status tide_gather(tide_ctx *ctx, const tide_view *dst, const tide_view *src, const tide_view *ids, void *stream);

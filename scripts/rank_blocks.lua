@@ -149,6 +149,7 @@ bytes            of the summary, per token and kv head; a key itself takes %d
 answer           how many blocks rank above the one with the answer, at the row
                  that has to know it (0: none)
 us               one query over all blocks
+first letter     its mark in the plot of `tide predictor compare`
 random           mean of five seeds and half of their range
 calibrated,      on this same text: the keys of its first half, and for
 query-aware      query-aware the queries before the judged rows]])

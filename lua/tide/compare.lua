@@ -5,6 +5,7 @@
 local tide = require "tide"
 local clock = require "tide.clock"
 local evaluate = require "tide.evaluate"
+local plot = require "tide.plot"
 
 local compare = {}
 
@@ -247,7 +248,8 @@ local function kept_text(row, i)
   local values = {}
   for r, run in ipairs(row.runs) do values[r] = run.kept[i] end
   local least, most = range(values)
-  return ("%.3f±%s"):format(row.kept[i], ("%.3f"):format((most - least) / 2):sub(2))
+  local spread = ("%.3f"):format((most - least) / 2):sub(2)
+  return ("%.3f%s%s"):format(row.kept[i], plot.unicode() and "±" or "~", spread)
 end
 
 local function rank_text(row)

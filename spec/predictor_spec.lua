@@ -1,5 +1,6 @@
 -- Predictors on the default device: what they store, how they score, what they refuse. Regressions begin with
--- the story of a bug seen elsewhere.
+-- the story of a bug seen elsewhere. Longer than other files because all four parts judge by one model in
+-- plain Lua (expected, below), and a CUDA device runs the file word for word.
 local ffi = require "ffi"
 local tide = require "tide"
 local raw = require "spec.raw"

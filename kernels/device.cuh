@@ -127,15 +127,6 @@ __device__ inline float block_sum(float x, float *shared) {
   return warp_sum(lane < n_warps ? shared[lane] : 0);
 }
 
-__device__ inline float block_max(float x, float *shared) {
-  int warp = threadIdx.x / WARP, lane = threadIdx.x % WARP, n_warps = blockDim.x / WARP;
-  x = warp_max(x);
-  __syncthreads();
-  if (lane == 0) shared[warp] = x;
-  __syncthreads();
-  return warp_max(lane < n_warps ? shared[lane] : -INF);
-}
-
 /* ---- online softmax: the running maximum, and the sum of exp(x - high) ---- */
 
 struct softmax {

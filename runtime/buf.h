@@ -37,5 +37,7 @@ char *view_text(const tide_view *v, char out[160]);
 bool view_overlaps(const tide_view *a, const tide_view *b);
 /* Copies between two views of one device, any strides and dtypes. */
 tide_status view_copy(dev *d, const tide_view *dst, const tide_view *src, void *stream);
+/* Sets every element; an integer dtype takes integers below 2^53 only. Enqueues. */
+tide_status view_fill(dev *d, const tide_view *v, double value, void *stream);
 
 #endif

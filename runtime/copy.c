@@ -29,16 +29,12 @@ static tide_status temporary(const tide_buf *like, int32_t dtype, int32_t device
   return tide_buf_new(like->storage->ctx, &settings, out);
 }
 
-tide_status tide_buf_fill(tide_buf *b, double value, void *stream) {
-  dev *d;
-  TRY(device_of(b, &d));
-  if (view_count(&b->view) == 0) return TIDE_OK;
-  const tide_view *v = &b->view;
+tide_status view_fill(dev *d, const tide_view *v, double value, void *stream) {
   bool integer = v->dtype == TIDE_I64 || v->dtype == TIDE_I32 || v->dtype == TIDE_U32;
   float as_f32 = (float)value;
   int64_t as_i64 = value >= -9007199254740992.0 && value <= 9007199254740992.0 ? (int64_t)value : 0;
   if (integer && (double)as_i64 != value)
-    return tide_fail(b->storage->ctx, TIDE_ERANGE, "fill: value is not an integer below 2^53 (got %g for %s)", value,
+    return tide_fail(d->ctx, TIDE_ERANGE, "fill: value is not an integer below 2^53 (got %g for %s)", value,
                      dtype_name(v->dtype));
   tide_copy_args args = {.dst = v->data, .dst_dtype = v->dtype, .src_dtype = integer ? TIDE_I64 : TIDE_F32, .n_dims = v->n_dims};
   memcpy(args.shape, v->shape, sizeof args.shape);
@@ -46,6 +42,12 @@ tide_status tide_buf_fill(tide_buf *b, double value, void *stream) {
   if (integer) memcpy(&args.element, &as_i64, sizeof as_i64);
   else memcpy(&args.element, &as_f32, sizeof as_f32);
   return kernel_launch_on(d, &kernel_copy, NULL, &args, stream);
+}
+
+tide_status tide_buf_fill(tide_buf *b, double value, void *stream) {
+  dev *d;
+  TRY(device_of(b, &d));
+  return view_count(&b->view) ? view_fill(d, &b->view, value, stream) : TIDE_OK;
 }
 
 /* Contiguous bytes between two devices of a context. */

@@ -3,6 +3,7 @@
  *   write   keys -> [project] -> [summarise] -> vectors and written bits
  *   score   queries -> project -> compare with the vectors */
 #include <limits.h>
+#include <math.h>
 #include "predictor.h"
 #include "view.h"
 #include "../kernels/lowrank_project.h"
@@ -322,13 +323,6 @@ static tide_status scores_of(const tide_predictor *p, dev *d, const tide_view *i
   return view_require(p->ctx, "score: scores", in, one_row ? &row : &rows, out);
 }
 
-static tide_status score_nothing(tide_predictor *p, dev *d, const tide_view *scores, void *stream) {
-  tide_view nothing = *scores;
-  nothing.data = predictor_at(p, PART_NOTHING, 0);
-  memset(nothing.stride, 0, sizeof nothing.stride);
-  return view_copy(d, scores, &nothing, stream);
-}
-
 /* At most max_rows rows: projected, then compared. */
 static tide_status score_rows(tide_predictor *p, dev *d, int32_t layer, const tide_view *q, int64_t first, int32_t n,
                               tide_score_blocks_args args, void *stream) {
@@ -355,7 +349,7 @@ tide_status tide_predictor_score(tide_predictor *p, int32_t layer, const tide_vi
   TRY(view_apart(p->ctx, d, "score: scores", &out, "q", &rows));
   int64_t n_rows = rows.shape[0], pool = (int64_t)layer * p->s.n_blocks;
   if (n_rows == 0 || args.n_blocks == 0) return TIDE_OK;
-  if (p->s.no_predict) return score_nothing(p, d, &out, stream);
+  if (p->s.no_predict) return view_fill(d, &out, -INFINITY, stream);
   bool random = p->s.projection == TIDE_PROJECTION_RANDOM;
   args.keys = predictor_at(p, PART_VECTORS, pool * p->s.n_kv_heads * p->entries * p->s.rank);
   args.written = predictor_at(p, PART_WRITTEN, pool);

@@ -16,7 +16,6 @@ typedef enum {
   PART_STAGING,                /* [n_layers, block_size, n_kv_heads, head_dim] of 4 bytes: the unfinished block of append */
   PART_CHUNK,                  /* bf16 [CHUNK_BLOCKS, n_kv_heads, block_size, rank]: keys projected, not yet summarised */
   PART_CHUNK_WRITTEN,          /* u8 [CHUNK_BLOCKS] */
-  PART_NOTHING,                /* f32 [1]: the score of a predictor that records nothing */
   N_PARTS
 } predictor_part_id;
 

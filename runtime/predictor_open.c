@@ -85,9 +85,8 @@ static tide_status allocate(tide_predictor *p, const predictor_layout *layout, c
 }
 
 static tide_status fill(tide_predictor *p, dev *d, const tide_predictor_settings *s) {
-  static const float nothing = -INFINITY;
   TRY(upload_maps(p, s));
-  if (s->no_predict) return upload(p, PART_NOTHING, &nothing);
+  if (s->no_predict) return TIDE_OK;
   TRY(predictor_clear(d, predictor_at(p, PART_WRITTEN, 0), s->n_layers, s->n_blocks, NULL, s->n_blocks, NULL));
   return d->ops->sync(d, NULL, false);
 }

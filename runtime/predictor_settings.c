@@ -70,7 +70,6 @@ static void list_parts(predictor_layout *out) {
   PART(PART_STAGING, "block_size", TIDE_F32, records ? s->n_layers : 0, s->block_size, s->n_kv_heads, s->head_dim);
   PART(PART_CHUNK, "block_size", TIDE_BF16, chunked ? CHUNK_BLOCKS : 0, s->n_kv_heads, s->block_size, s->rank);
   PART(PART_CHUNK_WRITTEN, "block_size", TIDE_U8, chunked ? CHUNK_BLOCKS : 0);
-  PART(PART_NOTHING, "no_predict", TIDE_F32, records ? 0 : 1);
 }
 
 static bool part_bytes(predictor_part *part) {
